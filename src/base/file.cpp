@@ -1,0 +1,141 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace baleen {
+namespace {
+
+[[noreturn]] void fail(std::string_view verb, const std::filesystem::path& path, int error) {
+  std::string remedy;
+  if (error == ENOENT) remedy = "check the path";
+  if (error == EACCES || error == EPERM || error == EROFS) remedy = "check the permissions of the file and its directory";
+  if (error == ENOSPC || error == EDQUOT) remedy = "free some space or write to another disk";
+  throw Error(ExitCode::bad_data, "cannot " + std::string(verb) + ": " + std::strerror(error), path.string(), remedy);
+}
+
+// Closes a descriptor when it goes out of scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+struct stat regular_file(int descriptor, const std::filesystem::path& path) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0) fail("read", path, errno);
+  if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) throw Error(ExitCode::bad_data, "cannot read: not a regular file", path.string(), "copy it to a file first");
+  return status;
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, std::size_t limit) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail("read", path, errno);
+  const auto status = regular_file(file.get(), path);
+  if (static_cast<std::size_t>(status.st_size) > limit)
+    throw Error(ExitCode::bad_data, "file of " + std::to_string(status.st_size) + " bytes is larger than the " + std::to_string(limit) + " allowed here",
+                path.string());
+  std::string content(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(file.get(), content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path, errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  std::filesystem::path beside = path;
+  beside += ".tmp";
+  {
+    FileWriter writer(beside);
+    writer.write(content);
+    writer.sync_and_close();
+  }
+  if (::rename(beside.c_str(), path.c_str()) != 0) fail("write", path, errno);
+  sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const Descriptor file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.get() < 0) fail("sync", directory, errno);
+  if (::fsync(file.get()) != 0 && errno != EINVAL) fail("sync", directory, errno);  // EINVAL: a file system without directory sync
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail("read", path, errno);
+  size_ = static_cast<std::size_t>(regular_file(file.get(), path).st_size);
+  if (size_ == 0) return;
+  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) fail("map", path, errno);
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail("write", path, errno);
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileWriter::write(const void* data, std::size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put = ::write(descriptor_, from, bytes);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", path_, errno);
+    from += put;
+    bytes -= static_cast<std::size_t>(put);
+    written_ += static_cast<std::size_t>(put);
+  }
+}
+
+void FileWriter::sync_and_close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  const bool synced = ::fsync(descriptor) == 0 || errno == EINVAL;
+  const int error = errno;
+  if (::close(descriptor) != 0) fail("write", path_, errno);
+  if (!synced) fail("write", path_, error);
+}
+
+}  // namespace baleen

@@ -1,0 +1,58 @@
+// Files: whole-file reads and writes with errors that name the path, atomic replacement, memory maps.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace baleen {
+
+// The whole file as bytes. Throws Error(code bad_data) naming the path when it cannot be read or is larger than `limit` bytes.
+std::string read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 31);
+
+// Writes beside, syncs, renames over and syncs the directory: after a crash the old or the new content is there, never a mixture.
+// Throws Error(bad_data) naming the path ("cannot write …: No space left on device").
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// fsync on a directory, so that a rename or creation in it survives a crash.
+void sync_directory(const std::filesystem::path& directory);
+
+// A read-only memory map of a whole file. Move-only.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// A sequential writer that counts bytes, reports errors with the path, and syncs on close.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  std::size_t bytes_written() const { return written_; }
+  // Flushes to the disk and closes; throws when the disk did not take everything. The destructor closes without a promise.
+  void sync_and_close();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::size_t written_ = 0;
+};
+
+}  // namespace baleen

@@ -1,0 +1,95 @@
+// The one interface over every collective engine: the built-in shared-memory ring, MPI, NCCL and RCCL.
+//
+// Every operation is asynchronous. It is appended to the communicator's own first-in-first-out queue, starts once `after` is complete, and
+// returns an Event. All members call the same operations in the same order. Buffers belong to the operation until its event completes;
+// send == recv (for all_gather: send == recv + rank*count; for reduce_scatter: recv == send + rank*count) means in place.
+//
+// Order of summation (DESIGN.md decision 10): the elements of slice k are summed over ranks k+1, k+2, …, k in ring order, in the dtype
+// (bf16 in fp32, rounded once at the end), whatever the algorithm, message size or chunking. AVG is the sum times 1/size.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/event.h"
+
+namespace baleen {
+
+enum class ReduceOp { sum, avg, max, min };
+
+// Elements of a slice: `count` elements over `size` ranks in slices that are multiples of this, the last ones possibly short or empty.
+inline constexpr std::size_t slice_granularity = 128;
+struct SliceRange {
+  std::size_t begin = 0, end = 0;
+  std::size_t size() const { return end - begin; }
+};
+// The slice that rank `rank` of `size` owns in an all_reduce of `count` elements. Every ZeRO stage uses the same boundaries.
+SliceRange slice_of(std::size_t count, int size, int rank);
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }  // for messages: the mesh axis
+
+  // Counts are elements. f32, f64, bf16, i32 and u64 reduce; u8 only moves.
+  Event all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after = {});
+  Event reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after = {});
+  Event all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after = {});
+  Event broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after = {});
+  Event send(const void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
+  Event recv(void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
+  Event barrier(Event after = {});
+
+  // Makes every pending and future operation of every member fail with Error(rank_failed, reason). Any thread may call it.
+  virtual void abort(const std::string& reason) = 0;
+
+  // Bytes this rank has put on the wire and nanoseconds its worker has spent inside operations, since construction.
+  std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  std::uint64_t busy_nanoseconds() const { return busy_nanoseconds_.load(std::memory_order_relaxed); }
+
+ protected:
+  Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
+
+  virtual Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) = 0;
+  virtual Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) = 0;
+  virtual Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) = 0;
+  virtual Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) = 0;
+  virtual Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
+  virtual Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
+  virtual Event do_barrier(Event after) = 0;
+
+  std::atomic<std::uint64_t> bytes_sent_{0}, busy_nanoseconds_{0};
+
+ private:
+  int rank_, size_;
+  std::string name_;
+};
+
+// All ranks of the job, and the maker of communicators over subsets of them.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string backend() const = 0;
+
+  // A communicator over `ranks` (world ranks, ascending; its members' order is their order there). Collective over the world: every rank
+  // calls it the same number of times in the same order, each with the group it is itself in, or with an empty list to take no part
+  // (returns nullptr). The groups of one call are disjoint.
+  virtual std::unique_ptr<Communicator> create_communicator(const std::vector<int>& ranks, const std::string& name) = 0;
+  // Makes every operation of every communicator of this world fail, on every rank.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace baleen

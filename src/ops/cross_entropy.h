@@ -1,0 +1,27 @@
+// Softmax cross-entropy on a chunk of logits, and its gradient in their place.
+#pragma once
+
+#include "ops/context.h"
+
+namespace baleen::ops {
+
+inline constexpr std::int32_t ignore_index = -100;  // a target without loss and without gradient
+
+namespace cpu {
+void cross_entropy_forward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets);
+void cross_entropy_forward_backward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale);
+}  // namespace cpu
+
+// loss_sum [1] fp64 += Σ over the valid targets of -log softmax(logits)[target] (token losses in fp32, summed in fp64 in row order).
+// logits [n, V] fp32 or bf16, targets [n] int32 in [0, V) or ignore_index.
+inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets) {
+  dispatch(context, [&] { cpu::cross_entropy_forward(loss_sum, logits, targets); });
+}
+// The same, and logits become d_logits = gradient_scale · (softmax - one_hot), rows of ignored targets 0. gradient_scale [1] fp32 is one
+// over the number of valid targets of the global batch.
+inline void cross_entropy_forward_backward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
+                                           const Tensor& gradient_scale) {
+  dispatch(context, [&] { cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale); });
+}
+
+}  // namespace baleen::ops

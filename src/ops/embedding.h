@@ -1,0 +1,22 @@
+// Token embedding: a row of the table for each id.
+#pragma once
+
+#include "ops/context.h"
+
+namespace baleen::ops {
+
+namespace cpu {
+void embedding_forward(const Tensor& out, const Tensor& ids, const Tensor& table);
+void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids);
+}  // namespace cpu
+
+// out [N, C], ids [N] int32 in [0, V), table [V, C].
+inline void embedding_forward(Context& context, const Tensor& out, const Tensor& ids, const Tensor& table) {
+  dispatch(context, [&] { cpu::embedding_forward(out, ids, table); });
+}
+// d_table [V, C] fp32 += the rows of d_out [N, C], each id's rows in the order of N (no atomics: same bits for any thread count).
+inline void embedding_backward(Context& context, const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
+  dispatch(context, [&] { cpu::embedding_backward(d_table, d_out, ids); });
+}
+
+}  // namespace baleen::ops

@@ -1,0 +1,35 @@
+// Root-mean-square normalisation (B. Zhang, R. Sennrich, "Root mean square layer normalization", arXiv 1910.07467), fused with the
+// residual addition before it:  residual = x + delta;  out = residual · rstd · weight;  rstd = 1 / sqrt(mean(residual²) + eps).
+#pragma once
+
+#include "ops/context.h"
+
+namespace baleen::ops {
+
+namespace cpu {
+void rms_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& rstd, const Tensor& x, const Tensor& delta,
+                      const Tensor& weight, float eps);
+void rms_norm_backward_input(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& rstd,
+                             const Tensor& weight);
+void rms_norm_backward_weight(const Tensor& d_weight, const Tensor& d_out, const Tensor& x, const Tensor& rstd);
+}  // namespace cpu
+
+// out, residual, x, delta [N, C]; rstd [N] fp32; weight [C]. Without delta (undefined) residual is not written and x is normalised;
+// residual may be x.
+inline void rms_norm_forward(Context& context, const Tensor& out, const Tensor& residual, const Tensor& rstd, const Tensor& x,
+                             const Tensor& delta, const Tensor& weight, float eps) {
+  dispatch(context, [&] { cpu::rms_norm_forward(out, residual, rstd, x, delta, weight, eps); });
+}
+
+// d_x [N, C] = d_residual (undefined: 0; may be d_x itself) + the gradient through the norm of x [N, C], given d_out [N, C].
+inline void rms_norm_backward_input(Context& context, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
+                                    const Tensor& rstd, const Tensor& weight) {
+  dispatch(context, [&] { cpu::rms_norm_backward_input(d_x, d_out, d_residual, x, rstd, weight); });
+}
+
+// d_weight [C] fp32 += Σ over N of d_out · x · rstd, in an order that does not depend on the number of threads.
+inline void rms_norm_backward_weight(Context& context, const Tensor& d_weight, const Tensor& d_out, const Tensor& x, const Tensor& rstd) {
+  dispatch(context, [&] { cpu::rms_norm_backward_weight(d_weight, d_out, x, rstd); });
+}
+
+}  // namespace baleen::ops
