@@ -1,0 +1,107 @@
+#include "layers/attention.h"
+
+#include <cmath>
+
+#include "ops/rope.h"
+
+namespace baleen {
+namespace {
+
+// Heads that begin `offset` columns into the rows of a fused tensor. Consecutive rows stay qkv.size(1) elements apart.
+Tensor heads_at(const Tensor& qkv, std::int64_t offset, std::int64_t heads, std::int64_t head_dim) {
+  std::byte* data = static_cast<std::byte*>(qkv.data());
+  if (data != nullptr) data += static_cast<std::size_t>(offset) * dtype_bytes(qkv.dtype());
+  return Tensor(data, qkv.dtype(), {qkv.size(0), heads, head_dim});
+}
+
+}  // namespace
+
+Attention::Attention(const UnitStorage& units, AttentionDimensions dimensions, ParameterId q, ParameterId k, ParameterId v, ParameterId output)
+    : dimensions_(dimensions), qkv_projection_(units, {q, k, v}), output_projection_(units, {output}) {}
+
+Tensor Attention::query_of(const Tensor& qkv) const { return heads_at(qkv, 0, dimensions_.heads, dimensions_.head_dim); }
+Tensor Attention::key_of(const Tensor& qkv) const {
+  return heads_at(qkv, dimensions_.query_columns(), dimensions_.kv_heads, dimensions_.head_dim);
+}
+Tensor Attention::value_of(const Tensor& qkv) const {
+  return heads_at(qkv, dimensions_.query_columns() + dimensions_.kv_columns(), dimensions_.kv_heads, dimensions_.head_dim);
+}
+
+ops::AttentionShape Attention::shape(const Sequences& sequences) const {
+  ops::AttentionShape shape;
+  shape.batch = sequences.batch;
+  shape.query_length = shape.key_length = sequences.length;
+  shape.heads = dimensions_.heads;
+  shape.kv_heads = dimensions_.kv_heads;
+  shape.head_dim = dimensions_.head_dim;
+  shape.query_stride = shape.key_stride = dimensions_.qkv_columns();
+  shape.out_stride = dimensions_.query_columns();
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(dimensions_.head_dim));
+  return shape;
+}
+
+void Attention::rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse) const {
+  for (const Tensor& heads : {query_of(qkv), key_of(qkv)})
+    ops::rope(context.ops, heads, dimensions_.qkv_columns(), sequences.cosines, sequences.sines, sequences.positions, inverse);
+}
+
+Attention::Saved Attention::forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const {
+  const std::int64_t tokens = sequences.tokens();
+  Saved saved;
+  saved.qkv = context.save("attention qkv", x.dtype(), {tokens, dimensions_.qkv_columns()});
+  saved.out = context.save("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
+  saved.lse = context.save("attention lse", DType::f32, {sequences.batch, dimensions_.heads, sequences.length});
+  qkv_projection_.forward(context, saved.qkv, x);
+  rotate(context, sequences, saved.qkv, /*inverse=*/false);
+  ops::attention_forward(context.ops, shape(sequences), saved.out, saved.lse, query_of(saved.qkv), key_of(saved.qkv), value_of(saved.qkv),
+                         sequences.document_begin);
+  output_projection_.forward(context, y, saved.out);
+  return saved;
+}
+
+void Attention::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const {
+  BALEEN_CHECK(sequences.batch == 1 && cache.length + sequences.length <= cache.keys.size(0), cache.length, sequences.length);
+  const Arena::Scope scope(context.ops.scratch);
+  const std::int64_t tokens = sequences.length, kv = dimensions_.kv_columns();
+  const Tensor qkv = context.scratch("attention qkv", x.dtype(), {tokens, dimensions_.qkv_columns()});
+  const Tensor out = context.scratch("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
+  const Tensor lse = context.scratch("attention lse", DType::f32, {1, dimensions_.heads, tokens});
+  qkv_projection_.forward(context, qkv, x);
+  rotate(context, sequences, qkv, /*inverse=*/false);
+  const std::size_t row_bytes = static_cast<std::size_t>(kv) * dtype_bytes(x.dtype());
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    context.ops.stream.copy(cache.keys.rows(cache.length + t, 1).data(), key_of(qkv.rows(t, 1)).data(), row_bytes);
+    context.ops.stream.copy(cache.values.rows(cache.length + t, 1).data(), value_of(qkv.rows(t, 1)).data(), row_bytes);
+  }
+  ops::AttentionShape cached = shape(sequences);
+  cached.query_offset = cache.length;
+  cache.length += tokens;
+  cached.key_length = cache.length;
+  cached.key_stride = kv;
+  ops::attention_forward(context.ops, cached, out, lse, query_of(qkv), cache.keys.reshape({cache.keys.size(0), dimensions_.kv_heads, dimensions_.head_dim}),
+                         cache.values.reshape({cache.values.size(0), dimensions_.kv_heads, dimensions_.head_dim}), Tensor());
+  output_projection_.forward(context, y, out);
+}
+
+void Attention::backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients,
+                               const Tensor& d_x) const {
+  const std::int64_t tokens = sequences.tokens();
+  gradients.d_qkv = context.scratch("attention d_qkv", saved.qkv.dtype(), {tokens, dimensions_.qkv_columns()});
+  {
+    const Arena::Scope scope(context.ops.scratch);
+    const Tensor d_heads = context.scratch("attention d_heads", saved.qkv.dtype(), {tokens, dimensions_.query_columns()});
+    output_projection_.backward_input(context, d_heads, gradients.d_out);
+    ops::attention_backward(context.ops, shape(sequences), query_of(gradients.d_qkv), key_of(gradients.d_qkv), value_of(gradients.d_qkv),
+                            d_heads, query_of(saved.qkv), key_of(saved.qkv), value_of(saved.qkv), saved.out, saved.lse,
+                            sequences.document_begin);
+  }
+  rotate(context, sequences, gradients.d_qkv, /*inverse=*/true);
+  qkv_projection_.backward_input(context, d_x, gradients.d_qkv);
+}
+
+void Attention::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const {
+  output_projection_.backward_weight(context, gradients.d_out, saved.out);
+  qkv_projection_.backward_weight(context, gradients.d_qkv, x);
+}
+
+}  // namespace baleen

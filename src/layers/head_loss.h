@@ -1,0 +1,34 @@
+// The LM head fused with cross-entropy, over chunks of tokens, so that the [N, V] logits never exist as a whole.
+#pragma once
+
+#include "layers/linear.h"
+
+namespace baleen {
+
+// Which halves of the backward pass a call computes. A chunk's logits serve both at once where the schedule runs them together; where it
+// runs them apart (zero-bubble pipelines) each half forms the chunk again.
+struct BackwardHalves {
+  bool input = true, weight = true;
+};
+
+class HeadLoss {
+ public:
+  // `weight` [V, C] is the embedding table when the head is tied.
+  HeadLoss(const UnitStorage& units, ParameterId weight);
+
+  // loss_sum [1] fp64 += Σ token losses over the valid targets.
+  void loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const;
+  // The same and the chosen halves of backward: d_x [N, C] is written, the weight's gradient added to. x [N, C], targets [N] int32,
+  // gradient_scale [1] fp32 (see ops/cross_entropy.h).
+  void loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
+                         const Tensor& gradient_scale, BackwardHalves halves) const;
+  // logits [N, V] of x [N, C], for generation.
+  void logits(const LayerContext& context, const Tensor& out, const Tensor& x) const { head_.forward(context, out, x); }
+
+ private:
+  std::int64_t chunk_rows(std::int64_t tokens) const;
+
+  Linear head_;
+};
+
+}  // namespace baleen

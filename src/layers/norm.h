@@ -1,0 +1,34 @@
+// RMSNorm of the residual stream, fused with the addition that precedes it.
+#pragma once
+
+#include "layers/context.h"
+
+namespace baleen {
+
+// The residual stream between layers is a pair whose sum is meant: `residual` and a `delta` not yet added (undefined: none). The next norm
+// adds it, which saves one pass over memory a sub-layer.
+struct ResidualStream {
+  Tensor residual, delta;  // [N, C]
+};
+
+class Norm {
+ public:
+  struct Saved {
+    Tensor input;  // [N, C], the sum
+    Tensor rstd;   // [N] fp32
+    Tensor out;    // [N, C]
+  };
+
+  Norm(ParameterId weight, float eps) : weight_(weight), eps_(eps) {}
+
+  Saved forward(const LayerContext& context, const ResidualStream& in) const;
+  // d_in [N, C] = d_residual + the gradient through the norm, given d_out [N, C].
+  void backward_input(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out, const Tensor& d_residual) const;
+  void backward_weight(const LayerContext& context, const Saved& saved, const Tensor& d_out) const;
+
+ private:
+  ParameterId weight_;
+  float eps_;
+};
+
+}  // namespace baleen

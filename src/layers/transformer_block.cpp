@@ -1,0 +1,56 @@
+#include "layers/transformer_block.h"
+
+namespace baleen {
+
+TransformerBlock::TransformerBlock(const UnitStorage& units, const TransformerBlockParameters& parameters, const AttentionDimensions& dimensions,
+                                   float norm_eps)
+    : attention_norm_(parameters.input_norm, norm_eps),
+      mlp_norm_(parameters.post_attention_norm, norm_eps),
+      attention_(units, dimensions, parameters.q, parameters.k, parameters.v, parameters.output),
+      mlp_(units, parameters.gate, parameters.up, parameters.down) {}
+
+TransformerBlock::Saved TransformerBlock::forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas,
+                                                  ResidualStream& stream) const {
+  Saved saved;
+  saved.attention_norm = attention_norm_.forward(context, stream);
+  saved.attention = attention_.forward(context, sequences, deltas.attention, saved.attention_norm.out);
+  saved.mlp_norm = mlp_norm_.forward(context, {saved.attention_norm.input, deltas.attention});
+  saved.mlp = mlp_.forward(context, deltas.mlp, saved.mlp_norm.out);
+  stream = {saved.mlp_norm.input, deltas.mlp};
+  return saved;
+}
+
+void TransformerBlock::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const BlockDeltas& deltas,
+                                      ResidualStream& stream) const {
+  const Norm::Saved attention_norm = attention_norm_.forward(context, stream);
+  attention_.forward_cached(context, sequences, cache, deltas.attention, attention_norm.out);
+  const Norm::Saved mlp_norm = mlp_norm_.forward(context, {attention_norm.input, deltas.attention});
+  mlp_.forward(context, deltas.mlp, mlp_norm.out);
+  stream = {mlp_norm.input, deltas.mlp};
+}
+
+TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved,
+                                                             const Tensor& d_in, const Tensor& d_out) const {
+  const std::int64_t tokens = d_out.size(0), width = d_out.size(1);
+  const DType dtype = d_out.dtype();
+  Gradients gradients;
+  gradients.mlp.d_out = d_out;  // the stream is residual + delta: both have the stream's gradient
+  gradients.d_mlp_norm = context.scratch("block d_mlp_norm", dtype, {tokens, width});
+  mlp_.backward_input(context, saved.mlp, gradients.mlp, gradients.d_mlp_norm);
+  gradients.attention.d_out = context.scratch("block d_middle", dtype, {tokens, width});
+  mlp_norm_.backward_input(context, saved.mlp_norm, gradients.attention.d_out, gradients.d_mlp_norm, d_out);
+
+  gradients.d_attention_norm = context.scratch("block d_attention_norm", dtype, {tokens, width});
+  attention_.backward_input(context, sequences, saved.attention, gradients.attention, gradients.d_attention_norm);
+  attention_norm_.backward_input(context, saved.attention_norm, d_in, gradients.d_attention_norm, gradients.attention.d_out);
+  return gradients;
+}
+
+void TransformerBlock::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const {
+  mlp_.backward_weight(context, saved.mlp, gradients.mlp, saved.mlp_norm.out);
+  mlp_norm_.backward_weight(context, saved.mlp_norm, gradients.d_mlp_norm);
+  attention_.backward_weight(context, saved.attention, gradients.attention, saved.attention_norm.out);
+  attention_norm_.backward_weight(context, saved.attention_norm, gradients.d_attention_norm);
+}
+
+}  // namespace baleen

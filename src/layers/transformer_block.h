@@ -1,0 +1,50 @@
+// One Llama block:  x += attention(norm(x));  x += mlp(norm(x)).
+#pragma once
+
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
+
+namespace baleen {
+
+struct TransformerBlockParameters {
+  ParameterId input_norm, q, k, v, output, post_attention_norm, gate, up, down;
+};
+
+// Two [N, C] buffers that hold the sub-layers' outputs until the next norm adds them; one pair serves all blocks of a stage.
+struct BlockDeltas {
+  Tensor attention, mlp;
+};
+
+class TransformerBlock {
+ public:
+  struct Saved {
+    Norm::Saved attention_norm, mlp_norm;
+    Attention::Saved attention;
+    Mlp::Saved mlp;
+  };
+  // What backward_input leaves for backward_weight, in the scratch.
+  struct Gradients {
+    Attention::Gradients attention;
+    Mlp::Gradients mlp;
+    Tensor d_attention_norm, d_mlp_norm;  // [N, C], gradients of the norms' outputs
+  };
+
+  TransformerBlock(const UnitStorage& units, const TransformerBlockParameters& parameters, const AttentionDimensions& dimensions, float norm_eps);
+
+  // Replaces `stream` by the stream behind the block.
+  Saved forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas, ResidualStream& stream) const;
+  void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const BlockDeltas& deltas,
+                      ResidualStream& stream) const;
+  // d_in [N, C] from d_out [N, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.
+  Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
+                           const Tensor& d_out) const;
+  void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const;
+
+ private:
+  Norm attention_norm_, mlp_norm_;
+  Attention attention_;
+  Mlp mlp_;
+};
+
+}  // namespace baleen

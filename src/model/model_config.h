@@ -1,0 +1,57 @@
+// What a model is: the architecture and its sizes, under config.json's own names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baleen {
+
+// Position scaling of the rotary angles, as in config.json's rope_scaling.
+struct RopeScaling {
+  std::string type = "default";  // default | linear | llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  std::int64_t original_max_position_embeddings = 8192;  // llama3
+};
+
+struct ModelConfig {
+  std::string architecture = "llama";
+  std::int64_t hidden_size = 0;              // C
+  std::int64_t intermediate_size = 0;        // F
+  std::int64_t num_hidden_layers = 0;        // L
+  std::int64_t num_attention_heads = 0;      // H
+  std::int64_t num_key_value_heads = 0;      // Hkv; 0 in input: H
+  std::int64_t head_dim = 0;                 // D; 0 in input: C / H
+  std::int64_t vocab_size = 0;               // V; 0 in a training config: the tokenizer's
+  std::int64_t max_position_embeddings = 0;  // 0 in a training config: the sequence length
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  double rms_norm_eps = 1e-5;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+
+  // Parameters, and those among them that take part in matrix products (the head once, the embedding look-up not).
+  std::int64_t parameters() const;
+  std::int64_t matmul_parameters() const;
+  // Model FLOPs of one training token in a sequence of T: 6 · matmul parameters + 6 · L · T · H · D (causal attention at half).
+  double flops_per_token(std::int64_t sequence_length) const;
+};
+
+// Fills the defaults that depend on other fields. Throws Error(bad_config) naming `where` and the key: sizes not positive, H % Hkv, an odd
+// head width, C % H without head_dim, unknown rope scaling.
+void complete_and_validate(ModelConfig& config, const std::string& where);
+
+// The named preset; throws Error(bad_config) listing the names. Vocabulary and length of "tiny" follow the data.
+ModelConfig model_preset(std::string_view name, const std::string& where);
+std::vector<std::string> model_preset_names();
+
+// config.json as Hugging Face writes it, and as transformers reads it. Throws Error(bad_data) on a malformed file, Error(bad_config) on an
+// architecture or feature that is not supported.
+ModelConfig read_model_config(const std::filesystem::path& config_json);
+std::string model_config_json(const ModelConfig& config);
+
+}  // namespace baleen

@@ -1,0 +1,32 @@
+// Where the parameters of a unit lie in its flat memory, and which slice of it each rank owns.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "sharding/parameter.h"
+
+namespace baleen {
+
+// Offsets are in elements and the same for every dtype: parameters start at multiples of 128 elements (256 bytes of bf16), and the
+// segment is padded to a multiple of 128 · shards, so that all slices are equal and collectives need no remainders. Padding is zero and
+// stays zero. Frozen parameters lie behind the trainable ones, so that gradients and optimizer state cover a prefix.
+class UnitLayout {
+ public:
+  UnitLayout(const UnitDescription& unit, int shards);
+
+  std::size_t offset(int index) const { return offsets_[static_cast<std::size_t>(index)]; }
+  // Padded lengths of the whole segment and of its trainable prefix.
+  std::size_t elements() const { return elements_; }
+  std::size_t trainable_elements() const { return trainable_elements_; }
+  // What shard `shard` owns of the trainable prefix.
+  SliceRange slice(int shard) const { return slice_of(trainable_elements_, shards_, shard); }
+
+ private:
+  int shards_;
+  std::vector<std::size_t> offsets_;
+  std::size_t elements_ = 0, trainable_elements_ = 0;
+};
+
+}  // namespace baleen
