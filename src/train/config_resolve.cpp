@@ -1,0 +1,78 @@
+// Checks that need more than the file: the data's vocabulary, the number of ranks, what this build can run.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "train/config.h"
+
+namespace baleen {
+namespace {
+
+[[noreturn]] void reject(const Config& config, const std::string& what, const std::string& remedy) {
+  throw Error(ExitCode::bad_config, what, config.source, remedy);
+}
+
+// What the config may ask for and this build does not have. Each is refused by name rather than ignored.
+void refuse_missing_features(const Config& config) {
+  const auto refuse = [&](bool asked, const char* key, const char* instead) {
+    if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
+  };
+  refuse(config.training.dtype == "bf16", "training.dtype = \"bf16\"", "set training.dtype = \"fp32\"");
+  refuse(config.training.device == "gpu", "training.device = \"gpu\"", "set training.device = \"cpu\" or \"auto\"");
+  refuse(config.training.recompute != "none", "training.recompute", "set training.recompute = \"none\"");
+  refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
+  refuse(config.state_dtype != "fp32", "optimizer.state_dtype = \"bf16\"", "set optimizer.state_dtype = \"fp32\"");
+  refuse(config.parallelism.zero != 0, "parallelism.zero", "set parallelism.zero = 0");
+  refuse(config.parallelism.tensor != 1, "parallelism.tensor", "set parallelism.tensor = 1 and use data parallelism");
+  refuse(config.parallelism.context != 1, "parallelism.context", "set parallelism.context = 1 and use data parallelism");
+  refuse(config.parallelism.pipeline != 1, "parallelism.pipeline", "set parallelism.pipeline = 1 and use data parallelism");
+  refuse(config.parallelism.virtual_stages != 1, "parallelism.virtual_stages", "set parallelism.virtual_stages = 1");
+  refuse(config.comm.backend == "mpi" || config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\" or \"shm\"");
+  refuse(config.checkpoint.export_hf, "checkpoint.export_hf", "set checkpoint.export_hf = false");
+  refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
+}
+
+}  // namespace
+
+void resolve_model(Config& config, std::int64_t data_vocabulary) {
+  ModelConfig& model = config.model;
+  if (model.vocab_size == 0) model.vocab_size = data_vocabulary;
+  if (model.vocab_size == 0)
+    reject(config, "model.vocab_size: neither the model nor the data's sidecar says it", "set model.vocab_size, or tokenize the data with `baleen tokenize`");
+  if (model.max_position_embeddings == 0) model.max_position_embeddings = config.training.sequence_length;
+  complete_and_validate(model, config.source);
+  if (config.training.sequence_length > model.max_position_embeddings)
+    reject(config,
+           fmt::format("training.sequence_length = {} is longer than the model allows (max_position_embeddings = {})", config.training.sequence_length,
+                       model.max_position_embeddings),
+           fmt::format("set training.sequence_length to {} or less", model.max_position_embeddings));
+}
+
+void resolve_layout(Config& config, int world) {
+  refuse_missing_features(config);
+  ParallelismConfig& p = config.parallelism;
+  const std::int64_t others = p.replicate * p.tensor * p.context * p.pipeline;
+  if (p.data == -1) {
+    if (world % others != 0)
+      reject(config, fmt::format("parallelism: {} ranks cannot be divided by the product of the other degrees, {}", world, others),
+             fmt::format("use a multiple of {} ranks", others));
+    p.data = world / others;
+  }
+  if (p.data * others != world)
+    reject(config, fmt::format("parallelism: the degrees need {} ranks, but there are {}", p.data * others, world),
+           fmt::format("start {} ranks (--ranks {}), or set parallelism.data = -1", p.data * others, p.data * others));
+
+  TrainingConfig& t = config.training;
+  const std::int64_t per_micro_step = t.micro_batch_size * p.data * p.replicate;
+  if (t.global_batch_size == 0) t.global_batch_size = per_micro_step;
+  if (t.global_batch_size % per_micro_step != 0) {
+    const std::int64_t below = t.global_batch_size / per_micro_step * per_micro_step;
+    reject(config,
+           fmt::format("training.global_batch_size = {} is not divisible by data ranks × micro_batch_size = {} × {} = {}", t.global_batch_size,
+                       p.data * p.replicate, t.micro_batch_size, per_micro_step),
+           fmt::format("use {}{}, another micro_batch_size, or another number of ranks", below > 0 ? fmt::format("{} or ", below) : "", below + per_micro_step));
+  }
+}
+
+}  // namespace baleen

@@ -1,0 +1,114 @@
+// Config → TOML.
+#include <sstream>
+
+#include "train/config.h"
+#include "train/toml_section.h"
+
+namespace baleen {
+namespace {
+
+const char* kind_name(LrScheduleKind kind) {
+  switch (kind) {
+    case LrScheduleKind::constant: return "constant";
+    case LrScheduleKind::cosine: return "cosine";
+    case LrScheduleKind::linear: return "linear";
+    case LrScheduleKind::wsd: return "wsd";
+  }
+  return "constant";
+}
+
+toml::table model_table(const ModelConfig& m, const std::string& init) {
+  toml::table table{
+      {"architecture", m.architecture},
+      {"hidden_size", m.hidden_size},
+      {"intermediate_size", m.intermediate_size},
+      {"num_hidden_layers", m.num_hidden_layers},
+      {"num_attention_heads", m.num_attention_heads},
+      {"num_key_value_heads", m.num_key_value_heads},
+      {"head_dim", m.head_dim},
+      {"vocab_size", m.vocab_size},
+      {"max_position_embeddings", m.max_position_embeddings},
+      {"rope_theta", m.rope_theta},
+      {"rms_norm_eps", m.rms_norm_eps},
+      {"initializer_range", m.initializer_range},
+      {"tie_word_embeddings", m.tie_word_embeddings},
+  };
+  if (!init.empty()) table.insert("init", init);
+  if (m.rope_scaling.type != "default")
+    table.insert("rope_scaling", toml::table{{"type", m.rope_scaling.type},
+                                             {"factor", m.rope_scaling.factor},
+                                             {"low_freq_factor", m.rope_scaling.low_freq_factor},
+                                             {"high_freq_factor", m.rope_scaling.high_freq_factor},
+                                             {"original_max_position_embeddings", m.rope_scaling.original_max_position_embeddings}});
+  return table;
+}
+
+toml::table training_table(const TrainingConfig& t) {
+  return toml::table{
+      {"steps", t.steps},
+      {"sequence_length", t.sequence_length},
+      {"micro_batch_size", t.micro_batch_size},
+      {"global_batch_size", t.global_batch_size},
+      {"dtype", t.dtype},
+      {"device", t.device},
+      {"threads", t.threads},
+      {"seed", static_cast<std::int64_t>(t.seed)},
+      {"gradient_clip", t.gradient_clip},
+      {"recompute", t.recompute},
+      {"deterministic", t.deterministic},
+      {"offload", t.offload},
+      {"eval_every", t.eval_every},
+      {"eval_steps", t.eval_steps},
+  };
+}
+
+}  // namespace
+
+std::string config_toml(const Config& c) {
+  const ParallelismConfig& p = c.parallelism;
+  const toml::table root{
+      {"model", model_table(c.model, c.init)},
+      {"data",
+       toml::table{{"train", c.data.train},
+                   {"validation", c.data.validation},
+                   {"tokenizer", c.data.tokenizer},
+                   {"seed", static_cast<std::int64_t>(c.data.seed)}}},
+      {"training", training_table(c.training)},
+      {"optimizer",
+       toml::table{{"lr", c.lr},
+                   {"betas", toml::array{c.adamw.beta1, c.adamw.beta2}},
+                   {"eps", c.adamw.eps},
+                   {"weight_decay", c.adamw.weight_decay},
+                   {"state_dtype", c.state_dtype}}},
+      {"lr_schedule",
+       toml::table{{"kind", kind_name(c.lr_schedule.kind)},
+                   {"warmup_steps", c.lr_schedule.warmup_steps},
+                   {"decay_steps", c.lr_schedule.decay_steps},
+                   {"final_fraction", c.lr_schedule.final_fraction}}},
+      {"parallelism",
+       toml::table{{"data", p.data},
+                   {"replicate", p.replicate},
+                   {"zero", p.zero},
+                   {"tensor", p.tensor},
+                   {"sequence_parallel", p.sequence_parallel},
+                   {"context", p.context},
+                   {"pipeline", p.pipeline},
+                   {"schedule", p.schedule},
+                   {"virtual_stages", p.virtual_stages}}},
+      {"comm",
+       toml::table{{"backend", c.comm.backend},
+                   {"timeout_s", c.comm.timeout_s},
+                   {"bucket_mb", c.comm.bucket_mb},
+                   {"gradient_reduction", c.comm.gradient_reduction}}},
+      {"checkpoint",
+       toml::table{{"every", c.checkpoint.every}, {"keep", c.checkpoint.keep}, {"async", c.checkpoint.async}, {"export_hf", c.checkpoint.export_hf}}},
+      {"metrics", toml::table{{"every", c.metrics.every}, {"tensorboard", c.metrics.tensorboard}}},
+      {"fault",
+       toml::table{{"max_restarts", c.fault.max_restarts}, {"replica_check_every", c.fault.replica_check_every}, {"nonfinite", c.fault.nonfinite}}},
+  };
+  std::ostringstream out;
+  out << root << '\n';
+  return out.str();
+}
+
+}  // namespace baleen
