@@ -130,6 +130,19 @@ void FileWriter::write(const void* data, std::size_t bytes) {
   }
 }
 
+void FileWriter::write_at(std::size_t offset, const void* data, std::size_t bytes) {
+  BALEEN_CHECK(offset + bytes <= written_, "offset", offset, "bytes", bytes, "written", written_);
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", path_, errno);
+    from += put;
+    offset += static_cast<std::size_t>(put);
+    bytes -= static_cast<std::size_t>(put);
+  }
+}
+
 void FileWriter::sync_and_close() {
   const int descriptor = std::exchange(descriptor_, -1);
   const bool synced = ::fsync(descriptor) == 0 || errno == EINVAL;

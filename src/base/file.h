@@ -45,6 +45,8 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // Overwrites bytes written before (a header whose counts are known at the end only); does not move the end.
+  void write_at(std::size_t offset, const void* data, std::size_t bytes);
   std::size_t bytes_written() const { return written_; }
   // Flushes to the disk and closes; throws when the disk did not take everything. The destructor closes without a promise.
   void sync_and_close();

@@ -1,0 +1,71 @@
+#include "data/tokenizer/tokenizer.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/foreign_file.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/rank_file.h"
+#include "data/tokenizer/rank_tokenizer.h"
+
+namespace baleen {
+namespace {
+
+constexpr const char* accepted = "give `bytes`, a tiktoken rank file with GPT-2's ranks, or the .json beside a token file that `baleen tokenize` wrote";
+constexpr std::size_t max_tokenizer_bytes = std::size_t{256} << 20;
+
+const std::string& string_member(const nlohmann::json& object, const char* key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string())
+    throw Error(ExitCode::bad_data, std::string("not a tokenizer of baleen's: no text under \"") + key + "\"", where, accepted);
+  return found->get_ref<const std::string&>();
+}
+
+}  // namespace
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocabulary_size())
+      throw Error(ExitCode::bad_data, "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) + " is outside the vocabulary of " +
+                                          std::to_string(vocabulary_size()),
+                  "tokenizer " + std::string(kind()), "decode with the tokenizer that the tokens were made with");
+    if (ids[i] != end_of_document()) text += token_bytes(ids[i]);
+  }
+  return text;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view text, const std::string& where) {
+  if (text.size() > max_tokenizer_bytes) throw Error(ExitCode::bad_data, "a tokenizer of more than 256 MiB", where, accepted);
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::bad_data, std::string("not valid JSON: ") + error.what(), where, accepted);
+  }
+  if (json.is_object() && json.contains("tokenizer") && json["tokenizer"].is_object()) json = nlohmann::json(json["tokenizer"]);
+  if (!json.is_object()) throw Error(ExitCode::bad_data, "not a tokenizer of baleen's: a JSON object was expected", where, accepted);
+  if (json.contains("model") && json.contains("added_tokens"))
+    throw Error(ExitCode::bad_data, "this is a Hugging Face tokenizer.json, which is not read yet", where, accepted);
+  const std::string& kind = string_member(json, "kind", where);
+  if (kind == "bytes") return std::make_shared<ByteTokenizer>();
+  if (kind != "tiktoken") throw Error(ExitCode::bad_data, "unknown kind of tokenizer \"" + kind + "\"", where, accepted);
+  const std::string& pattern = string_member(json, "pattern", where);
+  if (pattern != "gpt2") throw Error(ExitCode::bad_data, "unknown pattern \"" + pattern + "\"", where, accepted);
+  return std::make_shared<RankTokenizer>(parse_rank_file(string_member(json, "ranks", where), where), where);
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return std::make_shared<ByteTokenizer>();
+  if (spec.empty()) throw Error(ExitCode::bad_config, "no tokenizer was named", "", accepted);
+  std::error_code ignored;
+  if (!std::filesystem::exists(spec, ignored)) throw Error(ExitCode::bad_data, "no such tokenizer or file", spec, accepted);
+  const std::string content = read_file(spec, max_tokenizer_bytes);
+  if (content.starts_with('{')) return tokenizer_from_json(content, spec);
+  if (content.empty() || looks_like_rank_file(content)) return std::make_shared<RankTokenizer>(parse_rank_file(content, spec), spec);
+  throw Error(ExitCode::bad_data, "not a tokenizer file: it looks like " + describe_content(std::as_bytes(std::span(content))), spec, accepted);
+}
+
+}  // namespace baleen

@@ -1,0 +1,50 @@
+// Text to token ids and back. A tokenizer is immutable after loading; every member may be called from many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baleen {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Appends the ids of `text`, which is any bytes: invalid UTF-8 and NUL are encoded as they stand, and the text of a special token is
+  // ordinary text. decode(encode(text)) == text. Never gives end_of_document().
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+
+  // The bytes behind the ids; end_of_document() stands for none. A token may be a part of a UTF-8 character.
+  // Throws Error(bad_data) naming the position of an id outside [0, vocabulary_size()).
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  virtual std::int32_t vocabulary_size() const = 0;
+  virtual std::int32_t end_of_document() const = 0;
+  // "bytes" or "tiktoken".
+  virtual std::string_view kind() const = 0;
+
+  // Everything needed to build the tokenizer again, without the file it was loaded from, as one JSON object: what a sidecar, a run and an
+  // export carry. tokenizer_from_json() reads it.
+  virtual std::string to_json() const = 0;
+
+  // The largest p ≤ text.size() such that encode(text + more) == encode(text[0, p)) + encode(text[p, …) + more) for every `more`; 0 where
+  // there is none. This is where a long text may be cut, to be encoded in parallel and in bounded memory.
+  virtual std::size_t safe_cut(std::string_view text) const = 0;
+
+ protected:
+  // The bytes of one id in [0, vocabulary_size()) other than end_of_document().
+  virtual std::string_view token_bytes(std::int32_t id) const = 0;
+};
+
+// `spec` is "bytes" or the path of a file: tiktoken ranks (GPT-2's), or JSON that holds a tokenizer of baleen's (a sidecar, or what
+// to_json() gave). Throws Error(bad_data) naming file, line and remedy.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
+
+// `where` names the source in errors. Also takes a sidecar, which has the object under "tokenizer".
+std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, const std::string& where);
+
+}  // namespace baleen
