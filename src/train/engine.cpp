@@ -1,0 +1,140 @@
+#include "train/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "model/llama_parameters.h"
+#include "model/rope_table.h"
+#include "ops/cross_entropy.h"
+#include "ops/threads.h"
+
+namespace baleen {
+
+Engine::Engine(const EngineOptions& options, Communicator& axis)
+    : options_(options),
+      axis_(axis),
+      device_(create_cpu_device()),
+      stream_(device_->create_stream()),
+      units_(*device_, llama_units(options.model), axis.size(), options.storage),
+      stage_(options.model, units_),
+      reduction_(axis, units_, options.reduction),
+      context_{*stream_, scratch_} {
+  ops::set_threads(options.threads);
+  plan_memory();
+
+  // The micro-batch and the tables live as long as the engine.
+  const std::int64_t batch = options.micro_batch_size, length = options.sequence_length, tokens = batch * length;
+  const RopeTable table = make_rope_table(options.model, length);
+  const std::int64_t half = options.model.head_dim / 2;
+  Arena fixed;
+  const auto layout = [&] {
+    micro_batch_.sequences = {batch, length, allocate(fixed, "positions", DType::i32, {tokens}),
+                              allocate(fixed, "rotary cosines", DType::f32, {length, half}),
+                              allocate(fixed, "rotary sines", DType::f32, {length, half}), Tensor()};
+    micro_batch_.ids = allocate(fixed, "ids", DType::i32, {tokens});
+    micro_batch_.targets = allocate(fixed, "targets", DType::i32, {tokens});
+    loss_sum_ = allocate(fixed, "loss sum", DType::f64, {1});
+    gradient_scale_ = allocate(fixed, "gradient scale", DType::f32, {1});
+  };
+  layout();
+  fixed_memory_ = device_->allocate("batch and tables", fixed.peak());
+  fixed.release(0);
+  fixed.bind(fixed_memory_.data(), fixed_memory_.bytes());
+  layout();
+  stream_->copy(micro_batch_.sequences.cosines.data(), table.cosines.data(), table.cosines.size() * sizeof(float));
+  stream_->copy(micro_batch_.sequences.sines.data(), table.sines.data(), table.sines.size() * sizeof(float));
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(length));
+  stream_->copy(micro_batch_.sequences.positions.data(), positions.data(), positions.size() * sizeof(std::int32_t));
+  stream_->synchronize();
+}
+
+void Engine::plan_memory() {
+  const auto measuring = device_->create_measuring_stream();
+  Arena scratch, saved;
+  ops::Context context{*measuring, scratch};
+  const LayerContext layers{context, units_, saved};
+  const std::int64_t batch = options_.micro_batch_size, length = options_.sequence_length, tokens = batch * length;
+  micro_batch_.sequences.batch = batch;
+  micro_batch_.sequences.length = length;
+  micro_batch_.ids = micro_batch_.targets = Tensor(nullptr, DType::i32, {tokens});
+  if (options_.storage == StorageKind::training) run_micro_batch(Pass::gradients, layers, [](int) {});
+  run_micro_batch(Pass::loss, layers, [](int) {});
+
+  saved_memory_ = device_->allocate("activations", saved.peak());
+  scratch_memory_ = device_->allocate("scratch", scratch.peak());
+  saved_.bind(saved_memory_.data(), saved_memory_.bytes());
+  scratch_.bind(scratch_memory_.data(), scratch_memory_.bytes());
+  for (const auto& [name, bytes] : saved.peak_by_name()) planned_["activations: " + name] += bytes;
+  for (const auto& [name, bytes] : scratch.peak_by_name()) planned_["scratch: " + name] += bytes;
+}
+
+std::map<std::string, std::size_t> Engine::named_allocations() const {
+  std::map<std::string, std::size_t> all = device_->allocations();
+  all.erase("activations");
+  all.erase("scratch");
+  all.insert(planned_.begin(), planned_.end());
+  return all;
+}
+
+void Engine::run_micro_batch(Pass pass, const LayerContext& layers, const Stage::UnitComplete& complete) {
+  const Arena::Scope scope(layers.saved);
+  const Stage::Saved saved = stage_.forward(layers, micro_batch_);
+  if (pass == Pass::gradients)
+    stage_.loss_and_backward(layers, micro_batch_, saved, loss_sum_, gradient_scale_, complete);
+  else
+    stage_.loss(layers, micro_batch_, saved, loss_sum_);
+}
+
+void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
+  // A micro-batch that the sequences do not fill is filled up with targets to ignore.
+  const std::int64_t length = options_.sequence_length, count = std::min(options_.micro_batch_size, batch.sequences - first);
+  const auto elements = static_cast<std::size_t>(count * length), begin = static_cast<std::size_t>(first * length);
+  stream_->copy(micro_batch_.ids.data(), batch.inputs.data() + begin, elements * sizeof(std::int32_t));
+  stream_->copy(micro_batch_.targets.data(), batch.targets.data() + begin, elements * sizeof(std::int32_t));
+  if (count == options_.micro_batch_size) return;
+  const std::int64_t missing = (options_.micro_batch_size - count) * length;
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(missing), 0), targets(static_cast<std::size_t>(missing), ops::ignore_index);
+  stream_->copy(micro_batch_.ids.rows(count * length, missing).data(), ids.data(), ids.size() * sizeof(std::int32_t));
+  stream_->copy(micro_batch_.targets.rows(count * length, missing).data(), targets.data(), targets.size() * sizeof(std::int32_t));
+  stream_->synchronize();
+}
+
+double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+  BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
+  const double share = options_.reduction == ReduceOp::avg ? axis_.size() : 1;
+  const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
+  const LayerContext layers{context_, units_, saved_};
+  units_.zero_gradients(*stream_);
+  stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
+  stream_->copy(gradient_scale_.data(), &scale, sizeof scale);
+  for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
+    const bool last = first + options_.micro_batch_size == batch.sequences;
+    load_micro_batch(batch, first);
+    run_micro_batch(Pass::gradients, layers, [&](int unit) {
+      if (last) reduction_.reduce(unit, *stream_);
+    });
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  reduction_.wait(*stream_);
+  exposed_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  double loss_sum = 0;
+  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
+  stream_->synchronize();
+  return loss_sum;
+}
+
+double Engine::loss(const HostBatch& batch) {
+  const LayerContext layers{context_, units_, saved_};
+  stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
+  for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
+    load_micro_batch(batch, first);
+    run_micro_batch(Pass::loss, layers, [](int) {});
+  }
+  double loss_sum = 0;
+  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
+  stream_->synchronize();
+  return loss_sum;
+}
+
+}  // namespace baleen

@@ -1,0 +1,75 @@
+#include "train/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "ops/cross_entropy.h"
+#include "optim/global_norm.h"
+
+namespace baleen {
+
+std::int64_t count_valid(std::span<const std::int32_t> targets) {
+  return std::count_if(targets.begin(), targets.end(), [](std::int32_t target) { return target != ops::ignore_index; });
+}
+
+TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip)
+    : engine_(engine),
+      optimizer_(optimizer),
+      batches_(batches),
+      schedule_(schedule),
+      gradient_clip_(gradient_clip),
+      norm_sum_(engine.device().allocate("gradient norm", sizeof(double))) {
+  const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.axis().size() * batches.sequence_length());
+  inputs_.resize(elements);
+  targets_.resize(elements);
+}
+
+HostBatch TrainingStep::next_batch(std::int64_t step) {
+  const std::int64_t sequences = batches_.global_batch_size() / engine_.axis().size();
+  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.axis().rank() * sequences, sequences, inputs_.data(), targets_.data());
+  return {inputs_, targets_, sequences};
+}
+
+std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
+  Communicator& axis = engine_.axis();
+  const HostBatch batch = next_batch(step);
+
+  // The loss is a mean over the global batch's valid targets; the wish to stop travels with their count.
+  std::array<double, 2> totals{static_cast<double>(count_valid(batch.targets)), stop ? 1.0 : 0.0};
+  axis.all_reduce(totals.data(), totals.data(), totals.size(), DType::f64, ReduceOp::sum).wait();
+  const double valid_tokens = totals[0];
+  if (totals[1] > 0) return std::nullopt;
+
+  double loss_sum = engine_.gradients(batch, valid_tokens);
+  axis.all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
+
+  StepResult result;
+  result.loss = valid_tokens > 0 ? loss_sum / valid_tokens : 0.0;
+  result.grad_norm = global_gradient_norm(engine_.context(), axis, engine_.units(), Tensor(norm_sum_.data(), DType::f64, {1}));
+  result.lr = schedule_.at(step);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(step, result);
+
+  optimizer_.step(engine_.context(), step, result.lr, clip_factor(result.grad_norm, gradient_clip_));
+  return result;
+}
+
+void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) const {
+  const UnitStorage& units = engine_.units();
+  std::string parameter = "none";
+  for (const ParameterId id : units.parameters()) {
+    const Tensor gradient = units.gradient(id);
+    const float* values = gradient.as<float>();
+    if (std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) continue;
+    parameter = units.parameter(id).name;
+    break;
+  }
+  throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
+              fmt::format("step {}, first parameter with a non-finite gradient: {}", step, parameter),
+              "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
+}
+
+}  // namespace baleen
