@@ -1,0 +1,36 @@
+// The trainer's side of a checkpoint: which pieces a rank writes, and the state beside the tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "checkpoint/reader.h"
+#include "comm/communicator.h"
+#include "sharding/unit_storage.h"
+
+namespace baleen {
+
+// What a checkpoint says besides its tensors: enough to go on, and enough to generate without the run's folder.
+struct TrainingState {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;       // trained on so far
+  std::string model_config;      // config.json's text
+  std::string tokenizer;         // Tokenizer::to_json(), or "" where the data name none
+  std::string data_fingerprint;  // DataFingerprint::to_json(), or "" before any data
+
+  std::string to_json() const;
+  static TrainingState from_json(const std::string& text, const std::string& where);
+};
+
+// Saves the slices that the ranks of `axis` own as RUN/checkpoints/step_N, then deletes all but the newest `keep`. Collective.
+// A failure on one rank (disk full) fails the save on all; former checkpoints stay.
+void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, Communicator& axis, const UnitStorage& units, std::int64_t keep);
+
+// Bytes that a checkpoint of these units takes on the disk, headers aside.
+std::uint64_t checkpoint_bytes(const UnitStorage& units);
+
+// Fills the weights and, in a training storage, the moments. Throws Error(bad_data) naming what is missing, damaged or of another shape.
+void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, bool with_moments);
+
+}  // namespace baleen
