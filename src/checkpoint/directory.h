@@ -1,0 +1,50 @@
+// The folder of checkpoints: RUN/checkpoints/step_00000100. Its names are the protocol, since a name is the only thing a rename changes:
+//   step_N               a complete checkpoint
+//   step_N.incomplete    being written, or left by a save that was killed; never read
+//   step_N.replaced      the former step_N, in the instant between two renames on a file system that cannot exchange two names
+//   .removing_step_N     being deleted; never read
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baleen::checkpoint {
+
+struct CheckpointEntry {
+  std::int64_t step = 0;
+  std::filesystem::path directory;
+};
+
+std::filesystem::path checkpoints_folder(const std::filesystem::path& run);
+// "step_00000100", and the step of such a name.
+std::string step_name(std::int64_t step);
+std::optional<std::int64_t> step_of_name(std::string_view name);
+
+// The checkpoints of a run by ascending step, taken by their names alone. Empty when there is no such folder.
+std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& run);
+
+struct LatestCheckpoint {
+  std::optional<CheckpointEntry> checkpoint;
+  std::vector<std::string> warnings;  // one for each newer checkpoint that is broken, with the reason
+};
+// The newest one whose manifest is sound and whose files are there with their sizes (their bytes are checked when they are read).
+LatestCheckpoint latest_checkpoint(const std::filesystem::path& run);
+
+// Deletes all but the newest `keep` (at least 1). A kill in between leaves each either as it was or gone to readers.
+void prune_checkpoints(const std::filesystem::path& run, int keep);
+// Deletes the checkpoints after `step`: those of a future that a run resumed from an earlier step has given up.
+void discard_checkpoints_after(const std::filesystem::path& run, std::int64_t step);
+
+// Deletes what interrupted saves left, and finishes what they had begun. Call while no save is under way.
+void clean_checkpoints_folder(const std::filesystem::path& run);
+
+enum class Exchange { where_possible, never };
+// Gives `step_N.incomplete` its final name, in place of a complete step_N if there is one. At every moment step_N or step_N.replaced
+// is complete. `exchange` is for tests: never takes the way of file systems without an atomic exchange.
+void publish_checkpoint(const std::filesystem::path& incomplete, Exchange exchange = Exchange::where_possible);
+
+}  // namespace baleen::checkpoint

@@ -1,0 +1,46 @@
+// Writes a safetensors file front to back: no copy of the data, nothing to go back to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "checkpoint/safetensors.h"
+
+namespace baleen::checkpoint {
+
+class SafetensorsWriter {
+ public:
+  struct Tensor {
+    std::string name;
+    StoredType type = StoredType::F32;
+    std::vector<std::int64_t> shape;
+  };
+  struct Result {
+    std::size_t bytes = 0;  // of the whole file
+    std::string checksum;   // XXH3-128 of the whole file, from the bytes in memory: what the disk made of them is another matter
+  };
+
+  // Creates the file and writes its header: the tensors in the order they will come, padded with spaces to 8 bytes.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors, const std::map<std::string, std::string>& metadata);
+
+  // The whole data of the next tensor. Returns their XXH3-128. Throws Error(bad_data) naming the file when the disk does not take them.
+  std::string append(const void* data, std::size_t bytes);
+  // After the last tensor: flushes to the disk and closes.
+  Result finish();
+
+ private:
+  void write(const void* data, std::size_t bytes);
+
+  FileWriter file_;
+  StreamHash hash_;
+  std::vector<Tensor> tensors_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace baleen::checkpoint

@@ -1,0 +1,108 @@
+#include "checkpoint/strict_json.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace baleen::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+// Builds the document from parser events and stops at the first thing the limits or the duplicate check refuse.
+class StrictBuilder : public nlohmann::json_sax<json> {
+ public:
+  StrictBuilder(json& root, const JsonLimits& limits) : root_(root), limits_(limits) {}
+
+  const std::string& problem() const { return problem_; }
+
+  bool null() override { return place(json()) != nullptr; }
+  bool boolean(bool value) override { return place(json(value)) != nullptr; }
+  bool number_integer(std::int64_t value) override { return place(json(value)) != nullptr; }
+  bool number_unsigned(std::uint64_t value) override { return place(json(value)) != nullptr; }
+  bool number_float(double value, const std::string&) override { return place(json(value)) != nullptr; }
+  bool string(std::string& value) override { return place(json(std::move(value))) != nullptr; }
+  bool binary(json::binary_t&) override { return refuse("binary value"); }
+  bool start_object(std::size_t) override { return open(json::object()); }
+  bool start_array(std::size_t) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    const auto [position, inserted] = open_.back()->emplace(name, nullptr);
+    if (!inserted) return refuse(fmt::format("duplicate key '{}'", name));
+    slot_ = &*position;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    // The library's text is "[json.exception.…] parse error at line …: syntax error …"; the part after the tag is what a user can read.
+    const std::string_view text = error.what();
+    const auto tag_end = text.find("] ");
+    return refuse(fmt::format("malformed JSON at byte {}: {}", position, tag_end == text.npos ? text : text.substr(tag_end + 2)));
+  }
+
+ private:
+  bool refuse(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+
+  // Puts a value where it belongs: the root, the last key of the open object, or the end of the open array.
+  json* place(json&& value) {
+    if (++values_ > limits_.values) {
+      refuse(fmt::format("more than {} JSON values", limits_.values));
+      return nullptr;
+    }
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      open_.back()->push_back(std::move(value));
+      return &open_.back()->back();
+    }
+    *slot_ = std::move(value);
+    return slot_;
+  }
+
+  bool open(json&& container) {
+    if (open_.size() >= static_cast<std::size_t>(limits_.depth))
+      return refuse(fmt::format("JSON nested deeper than {} levels", limits_.depth));
+    json* placed = place(std::move(container));
+    if (placed == nullptr) return false;
+    open_.push_back(placed);
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  json& root_;
+  JsonLimits limits_;
+  std::vector<json*> open_;  // the containers around the next value; an outer one does not grow while an inner one is open
+  json* slot_ = nullptr;     // the value of the last key
+  std::size_t values_ = 0;
+  std::string problem_;
+};
+
+}  // namespace
+
+json parse_strict_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  const auto fail = [&](const std::string& problem) -> json { throw Error(ExitCode::bad_data, problem, where); };
+  if (text.starts_with("\xEF\xBB\xBF")) return fail("a byte-order mark stands before the JSON");
+  if (!text.starts_with('{')) return fail("the JSON does not start with '{'");
+  if (const auto nul = text.find('\0'); nul != text.npos) return fail(fmt::format("NUL at byte {} of the JSON", nul));
+  json root;
+  StrictBuilder builder(root, limits);
+  if (!json::sax_parse(text.begin(), text.end(), &builder)) return fail(builder.problem());
+  return root;
+}
+
+}  // namespace baleen::checkpoint
