@@ -1,0 +1,120 @@
+#include "ops/cross_entropy.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/checks.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/cross_entropy.cpp"
+#include "hwy/foreach_target.h"
+#include "ops/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace baleen::ops::cpu::HWY_NAMESPACE {
+
+// The greatest of a row and Σ exp(logit - greatest), reading memory once: each block of the row is in the first-level cache for its second
+// pass, and the sum so far is rescaled when a block raises the maximum. Block sums are fp32, their total fp64.
+struct RowSoftmax {
+  float greatest;
+  double sum;
+};
+
+RowSoftmax ReduceRow(const float* logits, std::size_t count) {
+  const FloatTag d;
+  constexpr std::size_t block = 2048;
+  RowSoftmax row{-std::numeric_limits<float>::infinity(), 0.0};
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const float* values = logits + begin;
+    const std::size_t width_of_block = HWY_MIN(block, count - begin);
+    const FloatVec first = hn::Set(d, values[0]);
+    FloatVec greatest = first;
+    ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
+      greatest = hn::Max(greatest, Covered(LoadVec(values + i, width), width, first));
+    });
+    const float block_greatest = MaxLanes(greatest);
+    if (block_greatest > row.greatest) {
+      row.sum *= std::exp(static_cast<double>(row.greatest) - block_greatest);
+      row.greatest = block_greatest;
+    }
+    FloatVec sum = hn::Zero(d);
+    const FloatVec shift = hn::Set(d, row.greatest);
+    ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
+      sum = hn::Add(sum, Covered(Exp(hn::Sub(LoadVec(values + i, width), shift)), width, hn::Zero(d)));
+    });
+    row.sum += SumLanes(sum);
+  }
+  return row;
+}
+
+// losses [rows]; logits [rows, V] become gradients when gradient_scale is there.
+void CrossEntropyRows(std::int64_t rows, std::size_t columns, float* losses, float* logits, const std::int32_t* targets,
+                      const float* gradient_scale) {
+  const FloatTag d;
+  for (std::int64_t row = 0; row < rows; ++row, logits += columns) {
+    const std::int32_t target = targets[row];
+    if (target == ignore_index) {
+      losses[row] = 0;
+      if (gradient_scale != nullptr)
+        ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR { StoreVec(hn::Zero(d), logits + i, width); });
+      continue;
+    }
+    const RowSoftmax softmax = ReduceRow(logits, columns);
+    losses[row] = static_cast<float>(std::log(softmax.sum) + (static_cast<double>(softmax.greatest) - logits[target]));
+    if (gradient_scale == nullptr) continue;
+    const FloatVec shift = hn::Set(d, softmax.greatest), scale = hn::Set(d, static_cast<float>(*gradient_scale / softmax.sum));
+    ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+      StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(logits + i, width), shift))), logits + i, width);
+    });
+    logits[target] -= *gradient_scale;
+  }
+}
+
+}  // namespace baleen::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace baleen::ops::cpu {
+
+HWY_EXPORT(CrossEntropyRows);
+
+namespace {
+
+// gradient_scale: null for the loss alone.
+void cross_entropy(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale) {
+  require_fp32("cross-entropy", {&logits});
+  BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
+  const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  check_indices(targets, columns, ignore_index);
+  // Token losses wait in a small array, so that their sum has the order of the rows, whoever computed them.
+  constexpr std::int64_t chunk = 1024;
+  std::array<float, chunk> losses;
+  double total = 0;
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    const std::int64_t count = std::min(chunk, rows - first);
+    parallel_ranges(count, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
+      (end - begin, static_cast<std::size_t>(columns), losses.data() + begin, logits.as<float>() + (first + begin) * columns,
+       targets.as<std::int32_t>() + first + begin, gradient_scale);
+    });
+    for (std::int64_t i = 0; i < count; ++i) total += losses[static_cast<std::size_t>(i)];
+  }
+  loss_sum.as<double>()[0] += total;
+}
+
+}  // namespace
+
+void cross_entropy_forward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets) {
+  cross_entropy(loss_sum, logits, targets, nullptr);
+}
+
+void cross_entropy_forward_backward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale) {
+  require_fp32("cross-entropy", {&gradient_scale});
+  BALEEN_CHECK(gradient_scale.elements() == 1, gradient_scale.elements());
+  cross_entropy(loss_sum, logits, targets, gradient_scale.as<float>());
+}
+
+}  // namespace baleen::ops::cpu
+#endif  // HWY_ONCE
