@@ -1,0 +1,101 @@
+#include "train/generation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "model/llama_parameters.h"
+#include "model/rope_table.h"
+#include "ops/threads.h"
+
+namespace baleen {
+
+std::int32_t sample_token(std::span<const float> logits, double temperature, double uniform) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
+  double total = 0;
+  for (const float logit : logits) total += std::exp((static_cast<double>(logit) - *best) / temperature);
+  double left = uniform * total;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    left -= std::exp((static_cast<double>(logits[id]) - *best) / temperature);
+    if (left < 0) return static_cast<std::int32_t>(id);
+  }
+  return static_cast<std::int32_t>(best - logits.begin());
+}
+
+Generator::Generator(const ModelConfig& model, std::int64_t capacity, int threads)
+    : model_(model),
+      capacity_(capacity),
+      device_(create_cpu_device()),
+      stream_(device_->create_stream()),
+      units_(*device_, llama_units(model), 1, StorageKind::inference),
+      stage_(model, units_),
+      context_{*stream_, scratch_},
+      caches_(static_cast<std::size_t>(model.num_hidden_layers)) {
+  ops::set_threads(threads);
+  const std::int64_t kv = model.num_key_value_heads * model.head_dim, half = model.head_dim / 2;
+  cache_memory_ = device_->allocate("key-value cache", static_cast<std::size_t>(2 * model.num_hidden_layers * capacity * kv) * sizeof(float));
+  float* cache = cache_memory_.as<float>();
+  for (KvCache& layer : caches_) {
+    layer.keys = Tensor(cache, DType::f32, {capacity, kv});
+    layer.values = Tensor(cache + capacity * kv, DType::f32, {capacity, kv});
+    cache += 2 * capacity * kv;
+  }
+  Arena fixed;
+  const auto layout = [&] {
+    ids_ = allocate(fixed, "ids", DType::i32, {capacity});
+    positions_ = allocate(fixed, "positions", DType::i32, {capacity});
+    cosines_ = allocate(fixed, "rotary cosines", DType::f32, {capacity, half});
+    sines_ = allocate(fixed, "rotary sines", DType::f32, {capacity, half});
+    logits_ = allocate(fixed, "logits", DType::f32, {model.vocab_size});
+  };
+  layout();
+  fixed_memory_ = device_->allocate("batch and tables", fixed.peak());
+  fixed.release(0);
+  fixed.bind(fixed_memory_.data(), fixed_memory_.bytes());
+  layout();
+  const RopeTable table = make_rope_table(model, capacity);
+  stream_->copy(cosines_.data(), table.cosines.data(), cosines_.bytes());
+  stream_->copy(sines_.data(), table.sines.data(), sines_.bytes());
+
+  // The longest call is a prompt that fills the cache.
+  const auto measuring = device_->create_measuring_stream();
+  Arena scratch, saved;
+  ops::Context context{*measuring, scratch};
+  std::vector<KvCache> caches = caches_;
+  const MicroBatch longest{{1, capacity, positions_, cosines_, sines_, Tensor()}, ids_, Tensor()};
+  stage_.next_logits({context, units_, saved}, longest, caches, logits_);
+  scratch_memory_ = device_->allocate("scratch", scratch.peak());
+  saved_memory_ = device_->allocate("activations", saved.peak());
+  scratch_.bind(scratch_memory_.data(), scratch_memory_.bytes());
+  saved_.bind(saved_memory_.data(), saved_memory_.bytes());
+}
+
+std::span<const float> Generator::next_logits(std::span<const std::int32_t> ids) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  std::vector<std::int32_t> positions(ids.size());
+  for (std::int64_t i = 0; i < count; ++i) positions[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(caches_.front().length + i);
+  const MicroBatch next{{1, count, positions_.rows(0, count), cosines_, sines_, Tensor()}, ids_.rows(0, count), Tensor()};
+  stream_->copy(ids_.data(), ids.data(), ids.size_bytes());
+  stream_->copy(positions_.data(), positions.data(), positions.size() * sizeof(std::int32_t));
+  stage_.next_logits({context_, units_, saved_}, next, caches_, logits_);
+  stream_->synchronize();
+  return {logits_.as<float>(), static_cast<std::size_t>(logits_.elements())};
+}
+
+void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit) {
+  BALEEN_CHECK(!prompt.empty() && static_cast<std::int64_t>(prompt.size()) <= capacity_, prompt.size(), capacity_);
+  for (KvCache& layer : caches_) layer.length = 0;
+  const Philox philox(derive_key(options.seed, "generate"));
+  std::span<const float> logits = next_logits(prompt);
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
+    const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
+    const std::int32_t id = sample_token(logits, options.temperature, uniform);
+    if (id == options.end_token) return;
+    emit(id);
+    if (i + 1 == options.tokens || caches_.front().length == capacity_) return;
+    logits = next_logits({&id, 1});
+  }
+}
+
+}  // namespace baleen

@@ -1,0 +1,53 @@
+// Text from a model, token by token, with a cache of keys and values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "model/stage.h"
+
+namespace baleen {
+
+struct SamplingOptions {
+  std::int64_t tokens = 200;  // at most
+  double temperature = 1.0;   // 0: the most likely token
+  std::uint64_t seed = 1234;
+  std::int32_t end_token = -1;  // stops there; -1: none
+};
+
+class Generator {
+ public:
+  // Room for `capacity` tokens, prompt included. Weights are left for the caller to fill.
+  Generator(const ModelConfig& model, std::int64_t capacity, int threads);
+
+  UnitStorage& units() { return units_; }
+  // Feeds the prompt (at least one token), then calls `emit` with each new id. Stops at the end token (not emitted), after
+  // options.tokens, or when the cache is full.
+  void generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit);
+
+ private:
+  // logits [V] behind the last of `ids`, which follow what the cache holds.
+  std::span<const float> next_logits(std::span<const std::int32_t> ids);
+
+  ModelConfig model_;
+  std::int64_t capacity_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  UnitStorage units_;
+  Stage stage_;
+  Arena scratch_, saved_;
+  ops::Context context_;
+  Buffer scratch_memory_, saved_memory_, cache_memory_, fixed_memory_;
+  std::vector<KvCache> caches_;
+  Tensor ids_, positions_, cosines_, sines_, logits_;
+};
+
+// The id at the largest logit for temperature 0 (the first of equals), else one drawn from softmax(logits / temperature) by `uniform` in
+// [0, 1).
+std::int32_t sample_token(std::span<const float> logits, double temperature, double uniform);
+
+}  // namespace baleen

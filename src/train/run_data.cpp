@@ -1,0 +1,49 @@
+#include "train/run_data.h"
+
+#include "data/sidecar.h"
+
+namespace baleen {
+namespace {
+
+std::vector<TokenFile> open_files(const std::vector<std::filesystem::path>& paths) {
+  std::vector<TokenFile> files;
+  for (const auto& path : paths) files.emplace_back(path);
+  return files;
+}
+
+std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch, DataOrder order) {
+  return std::make_unique<TokenDataset>(
+      paths, DatasetOptions{config.training.sequence_length, global_batch, config.model.vocab_size, order, config.data.seed});
+}
+
+}  // namespace
+
+RunData resolve_run(Config& config, int world) {
+  RunData data;
+  const bool needs_data = config.training.steps > 0;
+  if (needs_data && config.data.train.empty())
+    throw Error(ExitCode::bad_config, "data.train: missing", config.source, "name token files, such as data.train = \"corpus.bin\"; `baleen tokenize` makes them");
+  std::vector<std::filesystem::path> train, validation;
+  if (!config.data.train.empty()) train = find_token_files(config.data.train);
+  if (!config.data.validation.empty()) validation = find_token_files(config.data.validation);
+
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (!config.data.tokenizer.empty()) tokenizer = load_tokenizer(config.data.tokenizer);
+  if (tokenizer == nullptr && !train.empty())
+    if (const auto description = describe_token_files(open_files(train))) tokenizer = description->tokenizer;
+  if (tokenizer != nullptr) data.tokenizer_json = tokenizer->to_json();
+
+  resolve_model(config, tokenizer == nullptr ? 0 : tokenizer->vocabulary_size());
+  resolve_layout(config, world);
+  if (!train.empty()) data.train = open_dataset(train, config, config.training.global_batch_size, DataOrder::shuffled);
+  if (!validation.empty()) {
+    data.validation = open_dataset(validation, config, 1, DataOrder::sequential);
+    const std::vector<TokenFile> files = open_files(validation);
+    const auto description = describe_token_files(files);
+    if (description && description->counts && description->counts->tokens > 0)
+      data.validation_bytes_per_token = static_cast<double>(description->counts->bytes) / static_cast<double>(description->counts->tokens);
+  }
+  return data;
+}
+
+}  // namespace baleen

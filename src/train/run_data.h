@@ -1,0 +1,24 @@
+// The data section of a configuration, opened and checked.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "data/loader.h"
+#include "train/config.h"
+
+namespace baleen {
+
+struct RunData {
+  std::unique_ptr<TokenDataset> train, validation;  // nullptr where the config names none
+  std::string tokenizer_json;                       // Tokenizer::to_json(), or "" where the data name none
+  // Bytes of text behind a validation token; NaN where the sidecar does not say.
+  double validation_bytes_per_token = std::numeric_limits<double>::quiet_NaN();
+};
+
+// Finds the tokenizer, resolves the model and the layout for `world` ranks, and opens the files. With training.steps = 0 no data are needed.
+// Throws Error(bad_config | bad_data).
+RunData resolve_run(Config& config, int world);
+
+}  // namespace baleen

@@ -1,0 +1,207 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/directory.h"
+#include "sharding/replica_check.h"
+#include "train/evaluation.h"
+
+namespace baleen {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::unique_ptr<Communicator> data_axis(World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  for (int rank = 0; rank < world.size(); ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  return world.create_communicator(ranks, "dp");
+}
+
+EngineOptions engine_options(const Config& config) {
+  return {config.model,
+          config.training.micro_batch_size,
+          config.training.sequence_length,
+          static_cast<int>(config.training.threads),
+          StorageKind::training,
+          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum};
+}
+
+}  // namespace
+
+ResumePolicy parse_resume(const std::string& text) {
+  if (text == "auto") return {};
+  if (text == "never") return {ResumePolicy::Kind::never, 0};
+  ResumePolicy policy{ResumePolicy::Kind::step, 0};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), policy.step);
+  if (error != std::errc() || end != text.data() + text.size() || policy.step < 0)
+    throw Error(ExitCode::bad_config, fmt::format("'{}' is neither auto, never nor a step", text), "--resume", "for example --resume 100");
+  return policy;
+}
+
+Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop)
+    : config_(std::move(config)),
+      data_(std::move(data)),
+      world_(world),
+      run_(std::move(run)),
+      resume_(resume),
+      stop_(std::move(stop)),
+      axis_(data_axis(world)),
+      engine_(engine_options(config_), *axis_),
+      optimizer_(config_.adamw, engine_.device(), engine_.units()) {
+  prepare_run_directory();
+  if (data_.train != nullptr)
+    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip);
+  restore();
+}
+
+void Trainer::prepare_run_directory() {
+  if (world_.rank() == 0) {
+    lock_ = std::make_unique<checkpoint::RunDirectoryLock>(run_);
+    checkpoint::probe_writable(run_, checkpoint_bytes(engine_.units()));
+    log::add_file((run_ / "log.txt").string());
+  }
+  axis_->barrier().wait();
+  if (world_.rank() != 0) log::add_file((run_ / "log.txt").string());
+}
+
+void Trainer::restore() {
+  // Rank 0 looks, all follow, so that no rank can see another set of checkpoints than the others.
+  std::int64_t step = -1;
+  if (world_.rank() == 0 && resume_.kind == ResumePolicy::Kind::automatic) {
+    const checkpoint::LatestCheckpoint latest = checkpoint::latest_checkpoint(run_);
+    for (const std::string& warning : latest.warnings) log::warning("{}", warning);
+    if (latest.checkpoint) step = latest.checkpoint->step;
+  }
+  axis_->broadcast(&step, sizeof step, DType::u8, 0).wait();
+  if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
+  if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
+  if (step < 0) engine_.units().initialize_weights(config_.training.seed);
+  axis_->barrier().wait();  // everybody has read before anything is deleted
+  if (world_.rank() != 0) return;
+  if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
+  write_file_atomically(run_ / "config.toml", config_toml(config_));
+  metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", start_step_);
+}
+
+void Trainer::restore_from(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory)) {
+    std::string steps;
+    for (const auto& entry : checkpoint::list_checkpoints(run_)) steps += fmt::format("{}{}", steps.empty() ? "" : ", ", entry.step);
+    throw Error(ExitCode::bad_data, "no such checkpoint", directory.string(),
+                steps.empty() ? "this run has no checkpoints; use --resume auto or never" : "this run has checkpoints of steps " + steps);
+  }
+  checkpoint::CheckpointReader reader(directory);
+  const TrainingState state = TrainingState::from_json(reader.training(), directory.string());
+  load_checkpoint(reader, engine_.units(), /*with_moments=*/true);
+  if (data_.train != nullptr && !state.data_fingerprint.empty())
+    check_same_data(DataFingerprint::from_json(state.data_fingerprint, directory.string()), data_.train->fingerprint());
+  start_step_ = saved_step_ = state.step;
+  tokens_ = state.tokens;
+  if (world_.rank() == 0) log::info("resumed from {}", directory.string());
+}
+
+void Trainer::log_start() const {
+  if (world_.rank() != 0) return;
+  const TrainingConfig& t = config_.training;
+  log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(engine_.units().parameter_count()) / 1e6,
+            config_.model.vocab_size);
+  log::info("layout: {} ranks, data parallel {}, backend {}; {}", world_.size(), config_.parallelism.data, world_.backend(),
+            const_cast<Engine&>(engine_).device().description());
+  log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
+            t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
+}
+
+ExitCode Trainer::run() {
+  const std::int64_t steps = config_.training.steps;
+  if (start_step_ >= steps && saved_step_ >= 0) {
+    if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);
+    return ExitCode::done;
+  }
+  log_start();
+  progress_.emplace(start_step_ + 1, steps, world_.rank() == 0);
+  for (std::int64_t step = start_step_ + 1; step <= steps; ++step) {
+    if (!train_step(step)) {
+      if (saved_step_ != step - 1) save(step - 1);
+      if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
+      return ExitCode::stopped;
+    }
+    if (config_.training.eval_every > 0 && (step % config_.training.eval_every == 0 || step == steps)) validate(step);
+    if (config_.fault.replica_check_every > 0 && step % config_.fault.replica_check_every == 0) check_replicas(*axis_, engine_.units());
+    if (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0) save(step);
+  }
+  if (saved_step_ != steps) save(steps);
+  return ExitCode::done;
+}
+
+bool Trainer::train_step(std::int64_t step) {
+  const auto begin = Clock::now();
+  const std::uint64_t bytes = axis_->bytes_sent(), busy = axis_->busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
+  std::optional<StepResult> result;
+  try {
+    result = training_step_->run(step, stop_());
+  } catch (const Error& error) {
+    // The row of a step whose numbers went bad is part of the record.
+    if (error.code() == ExitCode::bad_numbers && metrics_ != nullptr) {
+      MetricsRow row;
+      row.step = step;
+      row.loss = row.grad_norm = std::numeric_limits<double>::quiet_NaN();
+      row.lr = config_.schedule().at(step);
+      row.tokens = tokens_;
+      metrics_->append(row);
+    }
+    throw;
+  }
+  if (!result) return false;
+  const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
+  tokens_ += step_tokens;
+  if (metrics_ == nullptr) return true;
+
+  MetricsRow row;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  row.step = step;
+  row.loss = result->loss;
+  row.grad_norm = result->grad_norm;
+  row.lr = result->lr;
+  row.tokens = tokens_;
+  row.step_ms = 1e3 * seconds;
+  row.tokens_per_s = static_cast<double>(step_tokens) / seconds;
+  row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
+  row.memory_peak_bytes = engine_.device().peak_bytes();
+  row.comm_bytes = axis_->bytes_sent() - bytes;
+  row.comm_ms = static_cast<double>(axis_->busy_nanoseconds() - busy) / 1e6;
+  row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
+  if (step % config_.metrics.every == 0 || step == config_.training.steps) metrics_->append(row);
+  progress_->show(row);
+  return true;
+}
+
+void Trainer::validate(std::int64_t step) {
+  if (data_.validation == nullptr) return;
+  const std::int64_t wanted = config_.training.eval_steps * config_.training.global_batch_size;
+  const EvaluationResult result = evaluate(engine_, *data_.validation, std::min<std::int64_t>(wanted, static_cast<std::int64_t>(data_.validation->samples())));
+  if (metrics_ == nullptr) return;
+  const ValidationRow row{step, result.loss, result.loss / std::numbers::ln2 / data_.validation_bytes_per_token};
+  metrics_->append(row);
+  progress_->show(row);
+}
+
+void Trainer::save(std::int64_t step) {
+  TrainingState state;
+  state.step = step;
+  state.tokens = tokens_;
+  state.model_config = model_config_json(config_.model);
+  state.tokenizer = data_.tokenizer_json;
+  if (data_.train != nullptr) state.data_fingerprint = data_.train->fingerprint().to_json();
+  save_checkpoint(run_, state, *axis_, engine_.units(), config_.checkpoint.keep);
+  saved_step_ = step;
+}
+
+}  // namespace baleen

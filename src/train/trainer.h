@@ -1,0 +1,65 @@
+// A training run on one rank: from the resolved configuration to the last checkpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/run_directory.h"
+#include "comm/communicator.h"
+#include "train/config.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/run_data.h"
+#include "train/step.h"
+#include "train/training_checkpoint.h"
+
+namespace baleen {
+
+struct ResumePolicy {
+  enum class Kind { automatic, never, step };
+  Kind kind = Kind::automatic;
+  std::int64_t step = 0;
+};
+// "auto", "never" or a step. Throws Error(bad_config).
+ResumePolicy parse_resume(const std::string& text);
+
+class Trainer {
+ public:
+  // `config` is resolved for world.size() ranks. Rank 0 creates and locks the run directory. `stop` is asked once a step.
+  Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop);
+
+  // Trains to the end or until stopped; ExitCode::done or ExitCode::stopped.
+  ExitCode run();
+
+ private:
+  void prepare_run_directory();
+  void restore();
+  void restore_from(const std::filesystem::path& directory);
+  void log_start() const;
+  // False when a stop was agreed on instead of a step.
+  bool train_step(std::int64_t step);
+  void validate(std::int64_t step);
+  void save(std::int64_t step);
+
+  Config config_;
+  RunData data_;
+  World& world_;
+  std::filesystem::path run_;
+  ResumePolicy resume_;
+  std::function<bool()> stop_;
+  std::unique_ptr<checkpoint::RunDirectoryLock> lock_;
+  std::unique_ptr<Communicator> axis_;
+  Engine engine_;
+  AdamWOptimizer optimizer_;
+  std::optional<TrainingStep> training_step_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::optional<Progress> progress_;
+  std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0;
+};
+
+}  // namespace baleen
