@@ -52,6 +52,7 @@ std::vector<std::string> model_preset_names();
 // config.json as Hugging Face writes it, and as transformers reads it. Throws Error(bad_data) on a malformed file, Error(bad_config) on an
 // architecture or feature that is not supported.
 ModelConfig read_model_config(const std::filesystem::path& config_json);
+ModelConfig parse_model_config(const std::string& text, const std::string& where);
 std::string model_config_json(const ModelConfig& config);
 
 }  // namespace baleen

@@ -97,8 +97,10 @@ void read_rope_scaling(const Reader& reader, const std::string& where, RopeScali
 }  // namespace
 
 ModelConfig read_model_config(const std::filesystem::path& config_json) {
-  const std::string where = config_json.string();
-  const std::string text = read_file(config_json, size_limit);
+  return parse_model_config(read_file(config_json, size_limit), config_json.string());
+}
+
+ModelConfig parse_model_config(const std::string& text, const std::string& where) {
   check_depth(text, where);
   json parsed;
   try {

@@ -87,14 +87,21 @@ void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOpt
   BALEEN_CHECK(!prompt.empty() && static_cast<std::int64_t>(prompt.size()) <= capacity_, prompt.size(), capacity_);
   for (KvCache& layer : caches_) layer.length = 0;
   const Philox philox(derive_key(options.seed, "generate"));
+  std::vector<std::int32_t> text(prompt.begin(), prompt.end());
   std::span<const float> logits = next_logits(prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
     const std::int32_t id = sample_token(logits, options.temperature, uniform);
     if (id == options.end_token) return;
     emit(id);
-    if (i + 1 == options.tokens || caches_.front().length == capacity_) return;
-    logits = next_logits({&id, 1});
+    if (i + 1 == options.tokens) return;
+    text.push_back(id);
+    std::size_t fed = 1;
+    if (caches_.front().length == capacity_) {
+      for (KvCache& layer : caches_) layer.length = 0;
+      fed = static_cast<std::size_t>(std::max<std::int64_t>(1, capacity_ / 2));
+    }
+    logits = next_logits({text.data() + (text.size() - fed), fed});
   }
 }
 

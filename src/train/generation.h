@@ -25,8 +25,8 @@ class Generator {
   Generator(const ModelConfig& model, std::int64_t capacity, int threads);
 
   UnitStorage& units() { return units_; }
-  // Feeds the prompt (at least one token), then calls `emit` with each new id. Stops at the end token (not emitted), after
-  // options.tokens, or when the cache is full.
+  // Feeds the prompt (at least one token), then calls `emit` with each new id. Stops at the end token (not emitted) or after
+  // options.tokens. When the cache is full, generation goes on from its later half, fed again.
   void generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit);
 
  private:

@@ -1,5 +1,6 @@
 #include "train/run_data.h"
 
+#include "base/error.h"
 #include "data/sidecar.h"
 
 namespace baleen {
@@ -9,6 +10,17 @@ std::vector<TokenFile> open_files(const std::vector<std::filesystem::path>& path
   std::vector<TokenFile> files;
   for (const auto& path : paths) files.emplace_back(path);
   return files;
+}
+
+// The files of a pattern; none where there is no pattern, or where nothing matches and nobody needs them.
+std::vector<std::filesystem::path> find_files(const std::string& pattern, bool needed) {
+  if (pattern.empty()) return {};
+  try {
+    return find_token_files(pattern);
+  } catch (const Error&) {
+    if (needed) throw;
+    return {};
+  }
 }
 
 std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch, DataOrder order) {
@@ -23,9 +35,7 @@ RunData resolve_run(Config& config, int world) {
   const bool needs_data = config.training.steps > 0;
   if (needs_data && config.data.train.empty())
     throw Error(ExitCode::bad_config, "data.train: missing", config.source, "name token files, such as data.train = \"corpus.bin\"; `baleen tokenize` makes them");
-  std::vector<std::filesystem::path> train, validation;
-  if (!config.data.train.empty()) train = find_token_files(config.data.train);
-  if (!config.data.validation.empty()) validation = find_token_files(config.data.validation);
+  const std::vector<std::filesystem::path> train = find_files(config.data.train, needs_data), validation = find_files(config.data.validation, needs_data);
 
   std::shared_ptr<const Tokenizer> tokenizer;
   if (!config.data.tokenizer.empty()) tokenizer = load_tokenizer(config.data.tokenizer);

@@ -1,0 +1,121 @@
+// The command line, through CLI11 (included here alone: it is large).
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+
+namespace baleen::cli {
+namespace {
+
+constexpr int bad_command_line = 2;
+
+void add_config(CLI::App& command, std::string& config, std::vector<std::string>& overrides) {
+  command.add_option("CONFIG", config, "TOML configuration; examples/ has some")->required();
+  command.add_option("--set", overrides, "Override a key: section.key=value (repeatable)")->allow_extra_args(false)->take_all();
+}
+
+void add_ranks(CLI::App& command, int& ranks) {
+  command.add_option("--ranks", ranks, "Ranks to start on this machine (default: the product of the degrees)")->check(CLI::Range(1, 1 << 16));
+}
+
+template <class Command>
+void choose(CLI::App* app, Arguments& chosen, const Command& command) {
+  app->callback([&chosen, &command] { chosen = command; });
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, char** argv) {
+  CLI::App app{"baleen trains large language models on many GPUs, or on the cores of this machine", "baleen"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "baleen 0.1.0");
+  app.footer("Exit codes: 0 done, 1 a check failed, 2 bad command or config, 3 bad or missing data or checkpoint, 4 a rank or link failed,\n"
+             "5 the numbers went bad, 6 out of memory, 75 stopped by a signal with a checkpoint saved (run again to go on).");
+  ParsedCommandLine parsed;
+  Arguments& chosen = parsed.arguments;
+
+  TrainArguments train;
+  CLI::App* train_app = app.add_subcommand("train", "Train a model");
+  add_config(*train_app, train.config, train.overrides);
+  add_ranks(*train_app, train.ranks);
+  train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")->capture_default_str();
+  train_app->add_option("--out", train.out, "Run directory (default: runs/NAME-OF-CONFIG)");
+  choose(train_app, chosen, train);
+
+  VerifyArguments verify;
+  CLI::App* verify_app = app.add_subcommand("verify", "Prove that layouts compute what one rank computes");
+  add_config(*verify_app, verify.config, verify.overrides);
+  add_ranks(*verify_app, verify.ranks);
+  auto* layouts = verify_app->add_option("--layouts", verify.layouts, "Layouts such as \"dp=2;dp=4\"");
+  verify_app->add_flag("--all", verify.all, "Every layout of --ranks ranks")->excludes(layouts);
+  verify_app->add_flag("--json", verify.json, "One JSON object on standard output");
+  choose(verify_app, chosen, verify);
+
+  CLI::App* bench_app = app.add_subcommand("bench", "Measure");
+  bench_app->require_subcommand(1);
+  BenchTrainArguments bench;
+  CLI::App* bench_train_app = bench_app->add_subcommand("train", "Training steps on random weights and tokens; needs no files");
+  add_config(*bench_train_app, bench.config, bench.overrides);
+  add_ranks(*bench_train_app, bench.ranks);
+  bench_train_app->add_option("--steps", bench.steps, "Timed steps, after one that is not")->check(CLI::Range(1, 1000000))->capture_default_str();
+  bench_train_app->add_flag("--json", bench.json, "One JSON object on standard output");
+  choose(bench_train_app, chosen, bench);
+
+  TokenizeArguments tokenize;
+  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text, .jsonl or .gz files into token files");
+  tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; .gz of either")->required();
+  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a file of tiktoken ranks")->required();
+  tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
+  tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
+  tokenize_app->add_option("--threads", tokenize.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
+  choose(tokenize_app, chosen, tokenize);
+
+  GenerateArguments generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "Continue a text");
+  generate_app->add_option("DIR", generate.folder, "A run or a checkpoint")->required();
+  generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
+  generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
+  generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  generate_app->add_option("--seed", generate.seed, "Of the sampling")->capture_default_str();
+  generate_app->add_option("--threads", generate.threads, "0: one a core")->check(CLI::Range(0, 4096));
+  choose(generate_app, chosen, generate);
+
+  EvalArguments eval;
+  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on a token file");
+  eval_app->add_option("DIR", eval.folder, "A run or a checkpoint")->required();
+  eval_app->add_option("--data", eval.data, "Token file")->required();
+  eval_app->add_option("--threads", eval.threads, "0: one a core")->check(CLI::Range(0, 4096));
+  eval_app->add_flag("--json", eval.json, "One JSON object on standard output");
+  choose(eval_app, chosen, eval);
+
+  InspectArguments inspect;
+  CLI::App* inspect_app = app.add_subcommand("inspect", "What a safetensors, token or checkpoint file holds");
+  inspect_app->add_option("FILE", inspect.file, "The file, or a checkpoint's folder")->required();
+  inspect_app->add_flag("--json", inspect.json, "One JSON object on standard output");
+  choose(inspect_app, chosen, inspect);
+
+  CheckpointArguments list, check;
+  list.action = CheckpointArguments::Action::list;
+  check.action = CheckpointArguments::Action::verify;
+  CLI::App* checkpoint_app = app.add_subcommand("checkpoint", "List or verify a run's checkpoints");
+  checkpoint_app->require_subcommand(1);
+  CLI::App* list_app = checkpoint_app->add_subcommand("list", "What is there");
+  list_app->add_option("RUN", list.run, "Run directory")->required();
+  choose(list_app, chosen, list);
+  CLI::App* check_app = checkpoint_app->add_subcommand("verify", "Whether every byte is right");
+  check_app->add_option("RUN", check.run, "Run directory")->required();
+  choose(check_app, chosen, check);
+
+  DoctorArguments doctor;
+  CLI::App* doctor_app = app.add_subcommand("doctor", "What this machine and this build have");
+  doctor_app->add_flag("--json", doctor.json, "One JSON object on standard output");
+  choose(doctor_app, chosen, doctor);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_code = app.exit(error) == 0 ? 0 : bad_command_line;
+  }
+  return parsed;
+}
+
+}  // namespace baleen::cli

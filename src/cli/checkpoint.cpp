@@ -1,0 +1,56 @@
+// baleen checkpoint list | verify
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/reader.h"
+#include "cli/commands.h"
+
+namespace baleen::cli {
+namespace {
+
+std::vector<checkpoint::CheckpointEntry> checkpoints_of(const std::string& run) {
+  const auto entries = checkpoint::list_checkpoints(run);
+  if (entries.empty()) throw Error(ExitCode::bad_data, "no checkpoints here", run, "give a run directory of `baleen train`");
+  return entries;
+}
+
+int list(const std::string& run) {
+  int broken = 0;
+  for (const checkpoint::CheckpointEntry& entry : checkpoints_of(run)) {
+    try {
+      const checkpoint::CheckpointReader reader(entry.directory);
+      std::uint64_t bytes = 0;
+      for (const auto& file : reader.manifest().files) bytes += file.bytes;
+      fmt::print("step {:>8}  {:>14} bytes  written by {} ranks  {}\n", entry.step, bytes, reader.manifest().world, entry.directory.string());
+    } catch (const Error& error) {
+      fmt::print("step {:>8}  BROKEN: {}  {}\n", entry.step, error.what_is_wrong(), error.where());
+      ++broken;
+    }
+  }
+  return broken == 0 ? 0 : static_cast<int>(ExitCode::bad_data);
+}
+
+int verify(const std::string& run) {
+  int broken = 0;
+  for (const checkpoint::CheckpointEntry& entry : checkpoints_of(run)) {
+    std::vector<std::string> problems;
+    try {
+      problems = checkpoint::CheckpointReader(entry.directory).verify();
+    } catch (const Error& error) {
+      problems.push_back(error.what_is_wrong() + "  " + error.where());
+    }
+    fmt::print("step {:>8}  {}\n", entry.step, problems.empty() ? "every byte is right" : "DAMAGED");
+    for (const std::string& problem : problems) fmt::print("    {}\n", problem);
+    if (!problems.empty()) ++broken;
+  }
+  return broken == 0 ? 0 : static_cast<int>(ExitCode::bad_data);
+}
+
+}  // namespace
+
+int run(const CheckpointArguments& arguments) {
+  return arguments.action == CheckpointArguments::Action::list ? list(arguments.run) : verify(arguments.run);
+}
+
+}  // namespace baleen::cli

@@ -1,0 +1,81 @@
+// The commands: what each takes and the function that runs it. Parsing is in arguments.cpp, each function in a file of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace baleen::cli {
+
+struct TrainArguments {
+  std::string config, out, resume = "auto";
+  std::vector<std::string> overrides;
+  int ranks = 0;  // 0: not given
+};
+struct VerifyArguments {
+  std::string config, layouts;
+  std::vector<std::string> overrides;
+  bool all = false, json = false;
+  int ranks = 0;
+};
+struct BenchTrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  int ranks = 0;
+  std::int64_t steps = 10;
+  bool json = false;
+};
+struct TokenizeArguments {
+  std::string tokenizer, out;
+  std::vector<std::string> inputs;
+  double val_fraction = 0;
+  int threads = 0;
+};
+struct GenerateArguments {
+  std::string folder, prompt;
+  std::int64_t tokens = 200;
+  double temperature = 1.0;
+  std::uint64_t seed = 1234;
+  int threads = 0;
+};
+struct EvalArguments {
+  std::string folder, data;
+  int threads = 0;
+  bool json = false;
+};
+struct InspectArguments {
+  std::string file;
+  bool json = false;
+};
+struct CheckpointArguments {
+  enum class Action { list, verify };
+  Action action = Action::list;
+  std::string run;
+};
+struct DoctorArguments {
+  bool json = false;
+};
+
+using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, TokenizeArguments, GenerateArguments,
+                               EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
+
+struct ParsedCommandLine {
+  Arguments arguments;
+  int exit_code = -1;  // 0 or more: done already (help, version, a bad command line)
+};
+// Prints help to standard output, complaints to standard error.
+ParsedCommandLine parse_command_line(int argc, char** argv);
+
+// Each returns the process's exit code or throws Error. `command_line` is what ranks are started with.
+int run(const TrainArguments& arguments, const std::vector<std::string>& command_line);
+int run(const VerifyArguments& arguments, const std::vector<std::string>& command_line);
+int run(const BenchTrainArguments& arguments, const std::vector<std::string>& command_line);
+int run(const TokenizeArguments& arguments);
+int run(const GenerateArguments& arguments);
+int run(const EvalArguments& arguments);
+int run(const InspectArguments& arguments);
+int run(const CheckpointArguments& arguments);
+int run(const DoctorArguments& arguments);
+
+}  // namespace baleen::cli

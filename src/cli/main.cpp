@@ -1,0 +1,49 @@
+// Dispatches a command, and turns an Error into a message and an exit code.
+#include <cstdio>
+#include <new>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+using baleen::Error;
+using baleen::ExitCode;
+
+int fail(ExitCode code, const char* message) {
+  std::fprintf(stderr, "baleen: %s\n", message);
+  return static_cast<int>(code);
+}
+
+int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::string>& command_line) {
+  return std::visit(
+      [&](const auto& chosen) -> int {
+        using Chosen = std::decay_t<decltype(chosen)>;
+        if constexpr (std::is_same_v<Chosen, std::monostate>)
+          return static_cast<int>(ExitCode::bad_config);
+        else if constexpr (requires { baleen::cli::run(chosen, command_line); })
+          return baleen::cli::run(chosen, command_line);
+        else
+          return baleen::cli::run(chosen);
+      },
+      arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto parsed = baleen::cli::parse_command_line(argc, argv);
+    if (parsed.exit_code >= 0) return parsed.exit_code;
+    return dispatch(parsed.arguments, std::vector<std::string>(argv, argv + argc));
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::out_of_memory, "out of memory on the host\n  what to do: use a smaller micro_batch_size, or more ranks");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::check_failed, error.what());
+  }
+}

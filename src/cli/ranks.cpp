@@ -1,0 +1,50 @@
+#include "cli/ranks.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/connect.h"
+#include "launch/launcher.h"
+
+namespace baleen::cli {
+
+int rank_count(const RankEnvironment& environment, int given, int fallback) {
+  switch (environment.source) {
+    case RankSource::single: return given > 0 ? given : fallback;
+    case RankSource::baleen: return environment.size;
+    default:
+      if (given > 0)
+        throw Error(ExitCode::bad_config, fmt::format("--ranks was given, but {} has already started {} ranks", rank_source_name(environment.source), environment.size),
+                    "--ranks", "leave --ranks out, or start baleen without that launcher");
+      return environment.size;
+  }
+}
+
+int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
+                 const std::function<int(World&)>& body) {
+  if (environment.source == RankSource::single && command.ranks > 1) {
+    LaunchOptions options;
+    options.ranks = command.ranks;
+    options.arguments = command_line;
+    options.threads = command.threads;
+    options.graceful_stop = command.graceful_stop;
+    const LaunchOutcome outcome = launch_ranks(options);
+    if (!outcome.message.empty()) std::fprintf(stderr, "baleen: %s\n", outcome.message.c_str());
+    return outcome.exit_code;
+  }
+  log::configure(environment.rank, environment.size);
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
+  const std::unique_ptr<World> world = connect_world(environment, timeout);
+  try {
+    return body(*world);
+  } catch (const Error& error) {
+    // With other launchers nobody else tells the peers; a second reason changes nothing.
+    world->abort(fmt::format("rank {} failed: {}", environment.rank, error.what_is_wrong()));
+    throw;
+  }
+}
+
+}  // namespace baleen::cli

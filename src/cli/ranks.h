@@ -1,0 +1,29 @@
+// Running a command's body on every rank of a job, whoever starts the ranks.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "launch/rank_environment.h"
+
+namespace baleen::cli {
+
+struct RankedCommand {
+  int ranks = 1;
+  int threads = 0;  // OpenMP threads a rank; 0: cores / ranks
+  double timeout_s = 60;
+  bool graceful_stop = false;  // the body honours a stop signal
+};
+
+// The number of ranks: torchrun's or mpirun's world size, else `given`, else `fallback`. Throws Error(bad_config) when --ranks is given
+// and another launcher has started the ranks.
+int rank_count(const RankEnvironment& environment, int given, int fallback);
+
+// In a rank, or for a job of one rank: connects the world and runs `body`. Otherwise starts the ranks with `command_line` and watches over
+// them. Returns the exit code.
+int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
+                 const std::function<int(World&)>& body);
+
+}  // namespace baleen::cli

@@ -1,0 +1,30 @@
+// baleen train
+#include <filesystem>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/ranks.h"
+#include "launch/stop_signal.h"
+#include "train/trainer.h"
+
+namespace baleen::cli {
+
+int run(const TrainArguments& arguments, const std::vector<std::string>& command_line) {
+  const RankEnvironment environment = detect_ranks();
+  Config config = read_config(arguments.config, arguments.overrides);
+  const ResumePolicy resume = parse_resume(arguments.resume);
+  const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
+  const std::filesystem::path run_directory =
+      arguments.out.empty() ? std::filesystem::path("runs") / std::filesystem::path(arguments.config).stem() : std::filesystem::path(arguments.out);
+  // Before any rank starts: what is wrong with the config or the data is said once.
+  RunData data = resolve_run(config, ranks);
+
+  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true};
+  return run_on_ranks(environment, command, command_line, [&](World& world) {
+    const StopSignal stop;
+    Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); });
+    return static_cast<int>(trainer.run());
+  });
+}
+
+}  // namespace baleen::cli

@@ -1,0 +1,170 @@
+#include "train/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/rng.h"
+#include "ops/cross_entropy.h"
+#include "optim/global_norm.h"
+#include "train/step.h"
+
+namespace baleen {
+namespace {
+
+constexpr double relative_bound = 1e-5, floor_bound = 1e-8, scalar_bound = 1e-6;
+
+// Random tokens; a third of the sequences ignore a random head of their targets, one in eight ignores nearly all.
+struct Batch {
+  std::vector<std::int32_t> inputs, targets;
+  std::int64_t sequences = 0, length = 0;
+
+  HostBatch part(std::int64_t first, std::int64_t count) const {
+    const auto begin = static_cast<std::size_t>(first * length), elements = static_cast<std::size_t>(count * length);
+    return {{inputs.data() + begin, elements}, {targets.data() + begin, elements}, count};
+  }
+};
+
+Batch random_batch(const Config& config, std::int64_t sequences) {
+  Batch batch;
+  batch.sequences = sequences;
+  batch.length = config.training.sequence_length;
+  const Philox philox(derive_key(config.data.seed, "verify"));
+  const auto vocabulary = static_cast<std::uint64_t>(config.model.vocab_size);
+  std::uint64_t counter = 0;
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const auto shape = philox(static_cast<std::uint64_t>(s), 1);
+    std::int64_t ignored = 0;
+    if (shape[0] % 3 == 0) ignored = static_cast<std::int64_t>(shape[1] % static_cast<std::uint64_t>(batch.length));
+    if (shape[2] % 8 == 0) ignored = batch.length - 1;
+    std::int32_t token = static_cast<std::int32_t>(philox(counter++)[0] % vocabulary);
+    for (std::int64_t t = 0; t < batch.length; ++t) {
+      batch.inputs.push_back(token);
+      token = static_cast<std::int32_t>(philox(counter++)[0] % vocabulary);
+      batch.targets.push_back(t < ignored ? ops::ignore_index : token);
+    }
+  }
+  return batch;
+}
+
+// A batch that every layout can divide: a multiple of micro-batch × data ranks for all of them, two micro-steps at least for the widest.
+std::int64_t batch_sequences(const Config& config, const std::vector<ParallelLayout>& layouts) {
+  std::int64_t multiple = 1, widest = 1;
+  for (const ParallelLayout& layout : layouts) {
+    multiple = std::lcm(multiple, layout.dp * layout.replicate);
+    widest = std::max(widest, layout.dp * layout.replicate);
+  }
+  multiple *= config.training.micro_batch_size;
+  const std::int64_t wanted = std::max(2 * widest * config.training.micro_batch_size, std::min<std::int64_t>(config.training.global_batch_size, 64));
+  return (wanted + multiple - 1) / multiple * multiple;
+}
+
+EngineOptions engine_options(const Config& config, int threads) {
+  return {config.model, config.training.micro_batch_size, config.training.sequence_length, threads, StorageKind::training,
+          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum};
+}
+
+struct Measured {
+  double loss = 0, grad_norm = 0;
+};
+
+Measured run_layout(Engine& engine, const Config& config, const Batch& batch) {
+  Communicator& axis = engine.axis();
+  engine.units().initialize_weights(config.training.seed);
+  const std::int64_t share = batch.sequences / axis.size();
+  const auto valid = static_cast<double>(count_valid(batch.targets));
+  double loss_sum = engine.gradients(batch.part(axis.rank() * share, share), valid);
+  axis.all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
+  const Buffer sum = engine.device().allocate("gradient norm", sizeof(double));
+  return {loss_sum / valid, global_gradient_norm(engine.context(), axis, engine.units(), Tensor(sum.data(), DType::f64, {1}))};
+}
+
+// The norm of the difference between a gradient and the reference's, and of the reference's own, in fp64.
+struct Difference {
+  double difference = 0, reference = 0;
+};
+
+Difference compare(const Tensor& gradient, const float* reference) {
+  const float* values = gradient.as<float>();
+  Difference sums;
+  for (std::int64_t i = 0; i < gradient.elements(); ++i) {
+    const double delta = static_cast<double>(values[i]) - reference[i];
+    sums.difference += delta * delta;
+    sums.reference += static_cast<double>(reference[i]) * reference[i];
+  }
+  return {std::sqrt(sums.difference), std::sqrt(sums.reference)};
+}
+
+// The reference's gradient of one parameter after another, sent from rank 0, against this rank's. Fills the worst of all ranks.
+void compare_gradients(Engine& engine, const std::vector<std::vector<float>>& reference, double reference_norm, LayoutResult& result) {
+  Communicator& axis = engine.axis();
+  double worst_ratio = -1;
+  std::size_t index = 0;
+  for (const ParameterId id : engine.units().parameters()) {
+    const Tensor gradient = engine.units().gradient(id);
+    std::vector<float> expected(static_cast<std::size_t>(gradient.elements()));
+    if (axis.rank() == 0) expected = reference[index];
+    ++index;
+    axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
+    const Difference mine = compare(gradient, expected.data());
+    double difference = std::isfinite(mine.difference) ? mine.difference : std::numeric_limits<double>::infinity();
+    axis.all_reduce(&difference, &difference, 1, DType::f64, ReduceOp::max).wait();
+    const double allowed = relative_bound * mine.reference + floor_bound * reference_norm;
+    const double ratio = difference == 0 ? 0 : difference / allowed;
+    if (ratio <= worst_ratio) continue;
+    worst_ratio = ratio;
+    result.worst_parameter = engine.units().parameter(id).name;
+    // A gradient that is zero in exact arithmetic has no relative error: then both are given relative to the whole gradient.
+    const double scale = mine.reference > 0 ? mine.reference : reference_norm;
+    result.worst_error = scale > 0 ? difference / scale : difference;
+    result.bound = scale > 0 ? allowed / scale : allowed;
+  }
+  result.ok = worst_ratio <= 1;
+}
+
+double relative(double value, double reference) {
+  const double error = std::abs(value - reference) / std::abs(reference);
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts) {
+  const Batch batch = random_batch(config, batch_sequences(config, layouts));
+  const int threads = static_cast<int>(config.training.threads);
+  VerifyReport report;
+  std::vector<std::vector<float>> reference;
+  const auto alone = world.create_communicator(world.rank() == 0 ? std::vector<int>{0} : std::vector<int>{}, "reference");
+  if (alone != nullptr) {
+    Engine engine(engine_options(config, threads), *alone);
+    const Measured measured = run_layout(engine, config, batch);
+    report.reference_loss = measured.loss;
+    report.reference_grad_norm = measured.grad_norm;
+    for (const ParameterId id : engine.units().parameters()) {
+      const Tensor gradient = engine.units().gradient(id);
+      reference.emplace_back(gradient.as<float>(), gradient.as<float>() + gradient.elements());
+    }
+  }
+  for (const ParallelLayout& layout : layouts) {
+    std::vector<int> ranks(static_cast<std::size_t>(layout.dp));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const bool member = world.rank() < layout.dp;
+    const auto axis = world.create_communicator(member ? ranks : std::vector<int>{}, "dp");
+    if (!member) continue;
+    LayoutResult result;
+    result.layout = layout;
+    Engine engine(engine_options(config, threads), *axis);
+    const Measured measured = run_layout(engine, config, batch);
+    double norm = report.reference_grad_norm;
+    axis->broadcast(&norm, 1, DType::f64, 0).wait();
+    compare_gradients(engine, reference, norm, result);
+    result.loss_error = relative(measured.loss, report.reference_loss);
+    result.grad_norm_error = relative(measured.grad_norm, report.reference_grad_norm);
+    result.ok = result.ok && result.loss_error <= scalar_bound && result.grad_norm_error <= scalar_bound;
+    report.layouts.push_back(result);
+  }
+  return report;
+}
+
+}  // namespace baleen
