@@ -40,7 +40,7 @@ TokenFile::TokenFile(const std::filesystem::path& path) : file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const std::string where = path.string();
   std::int32_t header[3] = {};  // magic, version, tokens
-  std::memcpy(header, bytes.data(), std::min(bytes.size(), sizeof header) * (bytes.empty() ? 0 : 1));
+  if (bytes.size() >= sizeof header) std::memcpy(header, bytes.data(), sizeof header);
   const auto* known = std::find_if(std::begin(formats), std::end(formats), [&](const FormatNumbers& f) { return f.magic == header[0]; });
   if (bytes.size() < sizeof header || known == std::end(formats))
     throw Error(ExitCode::bad_data, "not a token file: it looks like " + describe_content(bytes), where, make_one);
@@ -137,12 +137,18 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   tokens_ += ids.size();
 }
 
+void TokenFileWriter::write_header() {
+  const auto header = header_of(format_, tokens_);
+  file_.write_at(0, header.data(), header.size());
+}
+
 void TokenFileWriter::finish(std::uint64_t tokens) {
   BALEEN_CHECK(tokens <= tokens_, tokens, tokens_);
-  if (tokens < tokens_) std::filesystem::resize_file(path_, token_header_bytes + tokens * token_format_bytes(format_));
+  std::error_code error;
+  if (tokens < tokens_) std::filesystem::resize_file(path_, token_header_bytes + tokens * token_format_bytes(format_), error);
+  if (error) throw Error(ExitCode::bad_data, "cannot shorten: " + error.message(), path_.string());
   tokens_ = tokens;
-  const auto header = header_of(format_, tokens);
-  file_.write_at(0, header.data(), header.size());
+  write_header();
   file_.sync_and_close();
 }
 

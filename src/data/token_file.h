@@ -69,6 +69,8 @@ class TokenFileWriter {
   // Ids must fit the format. Throws Error(bad_data) when the file cannot grow, or would hold more than max_file_tokens.
   void append(std::span<const std::int32_t> ids);
   std::uint64_t tokens() const { return tokens_; }
+  // Makes what was appended so far a valid token file that can be read, and goes on.
+  void write_header();
   // Keeps the first `tokens` tokens (all without an argument), writes the header and syncs the file to the disk.
   void finish() { finish(tokens_); }
   void finish(std::uint64_t tokens);

@@ -1,0 +1,169 @@
+#include "data/tokenize_files.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/document_source.h"
+#include "data/encode_pool.h"
+#include "data/token_file.h"
+#include "data/validation_split.h"
+
+namespace baleen {
+namespace fs = std::filesystem;
+namespace {
+
+// Files written beside their names. commit() renames them; without it the destructor removes them.
+class PendingFiles {
+ public:
+  PendingFiles() = default;
+  ~PendingFiles() {
+    std::error_code ignored;
+    for (const auto& file : files_) fs::remove(beside(file), ignored);
+  }
+  PendingFiles(const PendingFiles&) = delete;
+  PendingFiles& operator=(const PendingFiles&) = delete;
+
+  // Where to write what will be `path`.
+  fs::path add(const fs::path& path) {
+    files_.push_back(path);
+    return beside(path);
+  }
+  void commit() {
+    for (const auto& file : files_) {
+      std::error_code error;
+      fs::rename(beside(file), file, error);
+      if (error) throw Error(ExitCode::bad_data, "cannot write: " + error.message(), file.string(), "check what is there under this name");
+      sync_directory(file.has_parent_path() ? file.parent_path() : fs::path("."));
+    }
+    files_.clear();
+  }
+
+ private:
+  static fs::path beside(fs::path path) { return path += ".tmp"; }
+  std::vector<fs::path> files_;
+};
+
+// Whether two paths name one file, or would.
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored) || fs::equivalent(a, b, ignored);
+}
+
+// The checks that need no reading. Returns the sum of the inputs' sizes.
+std::uint64_t check_request(const std::vector<fs::path>& inputs, const fs::path& output, const TokenizeOptions& options) {
+  const fs::path validation = validation_path_for(output), sidecar = sidecar_path_for(output);
+  if (inputs.empty()) throw Error(ExitCode::bad_config, "no input was named", "", "name at least one text, .jsonl or .gz file");
+  if (!(options.val_fraction >= 0 && options.val_fraction < 1))
+    throw Error(ExitCode::bad_config, "the validation fraction " + std::to_string(options.val_fraction) + " is not in [0, 1)", "--val-fraction", "0.05 is a twentieth");
+  if (options.threads < 0) throw Error(ExitCode::bad_config, "a negative number of threads", "threads", "0 takes one a core");
+  std::uint64_t total = 0;
+  for (const auto& input : inputs) {
+    std::error_code error;
+    if (!fs::exists(input, error)) throw Error(ExitCode::bad_data, "no such input file", input.string(), "check the path");
+    for (const auto& written : {output, validation, sidecar})
+      if (same_file(input, written)) throw Error(ExitCode::bad_config, "an input would be overwritten by the output", input.string(), "choose another --out");
+    const auto bytes = fs::file_size(input, error);
+    if (!error) total += bytes;
+  }
+  std::error_code ignored;
+  if (options.val_fraction == 0 && fs::exists(validation, ignored))
+    throw Error(ExitCode::bad_config, "a validation file of an earlier split is beside the output, and this one would train on its text", validation.string(),
+                "give --val-fraction to write it again, remove it, or choose another --out");
+  return total;
+}
+
+// Encodes all inputs into the writer, in order. Returns what was written.
+TokenCounts write_tokens(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total,
+                         TokenFileWriter& writer) {
+  const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  TokenCounts counts;
+  std::uint64_t done = 0;
+  DocumentSource source(inputs, tokenizer, options.chunk_bytes);
+  EncodePool pool(tokenizer, options.json_field, threads);
+  const auto write_oldest = [&] {
+    const EncodedChunk encoded = pool.take();
+    writer.append(encoded.ids);
+    counts.bytes += encoded.text_bytes;
+    counts.documents += encoded.documents;
+    done += encoded.source_bytes;
+    if (options.progress) options.progress(done, std::max(done, total));
+  };
+  std::exception_ptr reading_failed;  // thrown after the errors of the chunks before it, so that the first error is reported
+  for (;;) {
+    std::optional<Chunk> chunk;
+    try {
+      chunk = source.next();
+    } catch (...) {
+      reading_failed = std::current_exception();
+    }
+    if (!chunk) break;
+    pool.submit(std::move(*chunk));
+    if (pool.pending() > 2 * static_cast<std::size_t>(threads)) write_oldest();
+  }
+  while (pool.pending() > 0) write_oldest();
+  if (reading_failed) std::rethrow_exception(reading_failed);
+  counts.tokens = writer.tokens();
+  if (counts.bytes == 0)
+    throw Error(ExitCode::bad_data, "the inputs hold no text", inputs.front().string(), "check the files; a .jsonl file needs a line with text in it");
+  return counts;
+}
+
+// Copies tokens [start, size) to `writer` and counts what they are.
+TokenCounts copy_validation(const TokenFile& file, std::uint64_t start, const Tokenizer& tokenizer, TokenFileWriter& writer) {
+  TokenCounts counts;
+  std::vector<std::int32_t> block;
+  for (std::uint64_t at = start; at < file.size(); at += block.size()) {
+    block.resize(std::min<std::uint64_t>(std::uint64_t{1} << 16, file.size() - at));
+    file.read(at, block, tokenizer.vocabulary_size());
+    writer.append(block);
+    counts.bytes += tokenizer.decode(block).size();
+    counts.documents += static_cast<std::uint64_t>(std::count(block.begin(), block.end(), tokenizer.end_of_document()));
+  }
+  counts.tokens = writer.tokens();
+  writer.finish();
+  return counts;
+}
+
+}  // namespace
+
+TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const fs::path& output, const TokenizeOptions& options) {
+  const std::uint64_t total = check_request(inputs, output, options);
+  TokenizeResult result;
+  result.train = output;
+  result.sidecar = sidecar_path_for(output);
+  PendingFiles pending;
+  const TokenFormat format = token_format_for(tokenizer.vocabulary_size());
+  const fs::path train_beside = pending.add(output);
+  TokenFileWriter train(train_beside, format);
+  result.train_counts = write_tokens(inputs, tokenizer, options, total, train);
+  std::uint64_t train_tokens = train.tokens();
+  if (options.val_fraction > 0) {
+    train.write_header();
+    const TokenFile all(train_beside);
+    train_tokens = validation_start(all, tokenizer.end_of_document(), options.val_fraction);
+    result.validation = validation_path_for(output);
+    TokenFileWriter validation(pending.add(*result.validation), format);
+    const TokenCounts counts = copy_validation(all, train_tokens, tokenizer, validation);
+    // A document cut in two counts in both parts: the training part then does not end with an end of document.
+    std::int32_t last = 0;
+    all.read(train_tokens - 1, {&last, 1}, tokenizer.vocabulary_size());
+    const bool cut_inside = last != tokenizer.end_of_document();
+    result.train_counts.bytes -= counts.bytes;
+    result.train_counts.documents -= counts.documents - (cut_inside ? 1 : 0);
+    result.train_counts.tokens = train_tokens;
+    result.validation_counts = counts;
+  }
+  train.finish(train_tokens);
+  const Sidecar sidecar{tokenizer.to_json(), tokenizer.vocabulary_size(), tokenizer.end_of_document(), result.train_counts, result.validation_counts};
+  FileWriter sidecar_file(pending.add(result.sidecar));
+  sidecar_file.write(sidecar.to_json());
+  sidecar_file.sync_and_close();
+  pending.commit();
+  return result;
+}
+
+}  // namespace baleen
