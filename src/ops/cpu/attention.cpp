@@ -1,0 +1,145 @@
+// The forward pass: for each tile of queries, the tiles of keys it sees pass by once, with a running maximum and sum for each query.
+#include "ops/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/checks.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/attention.cpp"
+#include "hwy/foreach_target.h"
+#include "ops/cpu/attention_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace baleen::ops::cpu::HWY_NAMESPACE {
+
+// What a thread needs at a time, on its stack: up to 230 KB at D = 256, less than that of pages touched with smaller heads.
+struct ForwardTiles {
+  HWY_ALIGN float queries[most_head_dim * query_tile];  // [D, queries], times scale · log2(e)
+  HWY_ALIGN float scores[key_tile * query_tile];        // [keys, queries], in units of log 2; then the probabilities
+  HWY_ALIGN float values[key_tile * most_head_dim];     // [keys, padded D]
+  HWY_ALIGN float sums[query_tile * most_head_dim];     // [queries, padded D]: Σ probability · value
+  HWY_ALIGN float greatest[query_tile];                 // the running maximum
+  HWY_ALIGN float total[query_tile];                    // Σ probability
+  HWY_ALIGN float factor[query_tile];                   // what a new maximum multiplies the sums so far with
+};
+
+// Scores become probabilities relative to the running maximum, which this tile may raise.
+void SoftmaxTile(const TileMask& mask, std::int64_t queries, std::int64_t keys, ForwardTiles& tiles) {
+  const FloatTag d;
+  const FloatVec nothing = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (std::int64_t lane = 0; lane < queries; lane += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const std::int64_t open = mask.open(lane), closed = mask.closed(lane);
+    const TileMask::Lanes visible = mask.lanes(lane);
+    float* column = tiles.scores + lane;
+    const FloatVec before = hn::Load(d, tiles.greatest + lane);
+    FloatVec greatest = before;
+    for (std::int64_t key = 0; key < open; ++key) greatest = hn::Max(greatest, hn::Load(d, column + key * query_tile));
+    for (std::int64_t key = open; key < closed; ++key)
+      greatest = hn::Max(greatest, hn::IfThenElse(visible.sees(key), hn::Load(d, column + key * query_tile), nothing));
+    // A query that has seen nothing yet: any finite reference will do.
+    const FloatVec reference = hn::IfThenElse(hn::Eq(greatest, nothing), hn::Zero(d), greatest);
+    const FloatVec factor = Exp2(hn::Sub(before, reference));
+    FloatVec total = hn::Zero(d);
+    for (std::int64_t key = 0; key < open; ++key) {
+      const FloatVec p = Exp2(hn::Sub(hn::Load(d, column + key * query_tile), reference));
+      total = hn::Add(total, p);
+      hn::Store(p, d, column + key * query_tile);
+    }
+    for (std::int64_t key = open; key < closed; ++key) {
+      const FloatVec p = hn::IfThenElseZero(visible.sees(key), Exp2(hn::Sub(hn::Load(d, column + key * query_tile), reference)));
+      total = hn::Add(total, p);
+      hn::Store(p, d, column + key * query_tile);
+    }
+    for (std::int64_t key = closed; key < keys; ++key) hn::Store(hn::Zero(d), d, column + key * query_tile);
+    hn::Store(greatest, d, tiles.greatest + lane);
+    hn::Store(factor, d, tiles.factor + lane);
+    hn::Store(Fma(hn::Load(d, tiles.total + lane), factor, total), d, tiles.total + lane);
+  }
+}
+
+// out [queries, D] = sums / total; lse [queries].
+void FinishTile(const AttentionShape& shape, const QueryTile& queries, const ForwardTiles& tiles, float* out, float* lse) {
+  const FloatTag d;
+  const std::int64_t padded = padded_head_dim(shape.head_dim);
+  constexpr double ln2 = 0.69314718055994530942;
+  for (std::int64_t r = 0; r < queries.count; ++r) {
+    const float total = tiles.total[r];
+    lse[r] = total == 0 ? -std::numeric_limits<float>::infinity()
+                        : static_cast<float>(ln2 * (static_cast<double>(tiles.greatest[r]) + std::log2(static_cast<double>(total))));
+    const FloatVec inverse = hn::Set(d, total == 0 ? 0.0f : 1.0f / total);
+    ForVectors(static_cast<std::size_t>(shape.head_dim), [&](std::size_t i, auto part) HWY_ATTR {
+      StoreVec(hn::Mul(hn::Load(d, tiles.sums + r * padded + static_cast<std::int64_t>(i)), inverse), out + r * shape.out_stride + i, part);
+    });
+  }
+}
+
+// One query tile of one head: q and out stand at its first query, k and v at key 0.
+void AttentionForwardTile(const AttentionShape& shape, const QueryTile& queries, float* out, float* lse, const float* q, const float* k,
+                          const float* v) {
+  const FloatTag d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d)), head_dim = shape.head_dim, padded = padded_head_dim(head_dim);
+  const std::int64_t width = (head_dim + lanes - 1) / lanes * lanes, query_lanes = (queries.count + lanes - 1) / lanes * lanes;
+  ForwardTiles tiles;
+  PackTransposed(queries.count, head_dim, shape.scale * 1.44269504088896340736f, q, shape.query_stride, tiles.queries);
+  std::fill_n(tiles.sums, queries.count * padded, 0.0f);
+  std::fill_n(tiles.total, query_tile, 0.0f);
+  std::fill_n(tiles.greatest, query_tile, -std::numeric_limits<float>::infinity());
+  for (std::int64_t first = queries.keys_begin; first < queries.keys_end; first += key_tile) {
+    const std::int64_t keys = std::min(key_tile, queries.keys_end - first);
+    const TileMask mask(shape, queries, first, keys);
+    TileProduct<false>(keys, query_lanes, head_dim, {k + first * shape.key_stride, shape.key_stride, 1}, tiles.queries, query_tile,
+                       tiles.scores, query_tile, mask.scores());
+    SoftmaxTile(mask, queries.count, keys, tiles);
+    for (std::int64_t r = 0; r < queries.count; ++r)
+      if (const float factor = tiles.factor[r]; factor != 1)
+        for (std::int64_t i = 0; i < width; i += lanes)
+          hn::Store(hn::Mul(hn::Load(d, tiles.sums + r * padded + i), hn::Set(d, factor)), d, tiles.sums + r * padded + i);
+    PackRows(keys, head_dim, v + first * shape.key_stride, shape.key_stride, tiles.values, padded);
+    TileProduct<true>(queries.count, width, keys, {tiles.scores, 1, query_tile}, tiles.values, padded, tiles.sums, padded, mask.by_query());
+  }
+  FinishTile(shape, queries, tiles, out, lse);
+}
+
+}  // namespace baleen::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace baleen::ops::cpu {
+
+HWY_EXPORT(AttentionForwardTile);
+
+AttentionShape checked(AttentionShape shape, const Tensor& document_begin) {
+  BALEEN_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, shape.heads, shape.kv_heads);
+  BALEEN_CHECK(shape.head_dim > 0 && shape.query_stride >= shape.head_dim && shape.key_stride >= shape.head_dim &&
+                   shape.out_stride >= shape.head_dim, shape.head_dim, shape.query_stride, shape.key_stride, shape.out_stride);
+  BALEEN_CHECK(!document_begin.defined() || document_begin.elements() == shape.batch * shape.query_length, document_begin.elements());
+  if (shape.head_dim > most_head_dim)
+    throw Error(ExitCode::bad_config, "attention heads of width " + std::to_string(shape.head_dim) + " are too wide for the CPU", "model.head_dim",
+                "use heads of at most " + std::to_string(most_head_dim));
+  if (shape.key_batch_stride == 0) shape.key_batch_stride = shape.key_length * shape.key_stride;
+  return shape;
+}
+
+void attention_forward(const AttentionShape& given, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& document_begin) {
+  require_fp32("attention", {&out, &lse, &q, &k, &v});
+  const AttentionShape shape = checked(given, document_begin);
+  const std::int64_t tiles = (shape.query_length + query_tile - 1) / query_tile, group = shape.heads / shape.kv_heads;
+  const std::int32_t* documents = document_begin.defined() ? document_begin.as<std::int32_t>() : nullptr;
+  // The last tiles of queries see the most keys: they go first, so that the threads end together.
+  parallel_tasks(shape.batch * shape.heads * tiles, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t tile = tiles - 1 - task / (shape.batch * shape.heads), b = task / shape.heads % shape.batch, h = task % shape.heads;
+    const QueryTile queries = make_query_tile(shape, tile * query_tile, documents == nullptr ? nullptr : documents + b * shape.query_length);
+    const std::int64_t token = b * shape.query_length + queries.first, kv = b * shape.key_batch_stride + h / group * shape.head_dim;
+    HWY_DYNAMIC_DISPATCH(AttentionForwardTile)
+    (shape, queries, out.as<float>() + token * shape.out_stride + h * shape.head_dim,
+     lse.as<float>() + (b * shape.heads + h) * shape.query_length + queries.first,
+     q.as<float>() + token * shape.query_stride + h * shape.head_dim, k.as<float>() + kv, v.as<float>() + kv);
+  });
+}
+
+}  // namespace baleen::ops::cpu
+#endif  // HWY_ONCE

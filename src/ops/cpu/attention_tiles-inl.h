@@ -1,0 +1,87 @@
+// Packing and masking shared by attention's forward and backward pass. Scores are kept transposed, a row a key and a lane a query: the
+// softmax of a query then runs down a lane, without reductions across lanes, and each tile of keys is read as it lies in memory.
+#if defined(BALEEN_OPS_CPU_ATTENTION_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef BALEEN_OPS_CPU_ATTENTION_TILES_INL_H
+#undef BALEEN_OPS_CPU_ATTENTION_TILES_INL_H
+#else
+#define BALEEN_OPS_CPU_ATTENTION_TILES_INL_H
+#endif
+
+#include "ops/cpu/attention_tiles.h"
+#include "ops/cpu/tile_product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace baleen::ops::cpu::HWY_NAMESPACE {
+
+// to [rows, padded width] = from [rows, width] with zeros in the columns beyond.
+inline void PackRows(std::int64_t rows, std::int64_t width, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float* to_row = to + row * to_stride;
+    const float* from_row = from + row * from_stride;
+    ForVectors(static_cast<std::size_t>(width), [&](std::size_t i, auto part) HWY_ATTR { StoreVec(LoadVec(from_row + i, part), to_row + i, part); });
+    for (std::int64_t i = width; i < to_stride; ++i) to_row[i] = 0;
+  }
+}
+
+// to [width, query_tile] = factor · the transpose of from [rows, width], zeros in the lanes beyond.
+inline void PackTransposed(std::int64_t rows, std::int64_t width, float factor, const float* from, std::int64_t from_stride, float* to) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t i = 0; i < width; ++i) to[i * query_tile + row] = factor * from[row * from_stride + i];
+  for (std::int64_t i = 0; i < width && rows < query_tile; ++i)
+    for (std::int64_t row = rows; row < query_tile; ++row) to[i * query_tile + row] = 0;
+}
+
+// Which of the keys [first_key, first_key + keys) of a tile the queries of a tile see. Query r sees key c when c <= r + shift, and when
+// c is not before the document of r.
+class TileMask {
+ public:
+  TileMask(const AttentionShape& shape, const QueryTile& queries, std::int64_t first_key, std::int64_t keys)
+      : keys_(keys),
+        shift_(shape.query_offset + queries.first - shape.key_offset - first_key),
+        documents_(queries.document_begin != nullptr && queries.latest_document > first_key),
+        first_key_position_(shape.key_offset + first_key),
+        queries_(queries) {}
+
+  std::int64_t shift() const { return shift_; }
+  // The products' form of the causal mask: rows are keys and columns or k queries; or rows are queries and k keys.
+  TileTrim scores() const { return {.n_begin = -shift_}; }
+  TileTrim by_key() const { return {.k_begin = -shift_}; }
+  TileTrim by_query() const { return {.k_end = shift_}; }
+
+  // For the vector of queries that begins at `lane`: keys before open() need no mask; keys from closed() on are seen by none of them.
+  std::int64_t open(std::int64_t lane) const { return documents_ ? 0 : HWY_MAX(std::int64_t{0}, HWY_MIN(lane + shift_ + 1, keys_)); }
+  std::int64_t closed(std::int64_t lane) const {
+    return HWY_MAX(std::int64_t{0}, HWY_MIN(lane + static_cast<std::int64_t>(hn::Lanes(FloatTag())) + shift_, keys_));
+  }
+
+  // The first and the last key that each of those queries sees, as floats (exact: they are clamped to the tile).
+  struct Lanes {
+    FloatVec first, last;
+    HWY_INLINE auto sees(std::int64_t key) const {
+      const FloatVec k = hn::Set(FloatTag(), static_cast<float>(key));
+      return hn::And(hn::Le(first, k), hn::Ge(last, k));
+    }
+  };
+  Lanes lanes(std::int64_t lane) const {
+    const FloatTag d;
+    const float shift = static_cast<float>(HWY_MAX(-2 * query_tile, HWY_MIN(shift_, 2 * key_tile)) + lane);
+    const FloatVec last = hn::Iota(d, shift);
+    if (!documents_) return {hn::Zero(d), last};
+    HWY_ALIGN float first[HWY_MAX_BYTES / sizeof(float)];
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(hn::Lanes(d)); ++i) {
+      const std::int64_t begin = lane + i < queries_.count ? queries_.document_begin[lane + i] - first_key_position_ : 0;
+      first[i] = static_cast<float>(HWY_MAX(std::int64_t{0}, HWY_MIN(begin, key_tile)));
+    }
+    return {hn::Load(d, first), last};
+  }
+
+ private:
+  std::int64_t keys_, shift_;
+  bool documents_;
+  std::int64_t first_key_position_;
+  const QueryTile& queries_;
+};
+
+}  // namespace baleen::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
