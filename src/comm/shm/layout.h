@@ -1,0 +1,82 @@
+// Where everything lies in the shared region. Plain structs, valid when zero-filled, the same for every rank.
+//
+//   payload = table of window states | window 0 | window 1 | …       one window a create_communicator call, reused when all have left
+//   window  = block of world rank 0 | block of world rank 1 | …
+//   block   = MemberControl | channel to world rank 0 | channel to world rank 1 | …     written by its rank, read by the peers
+//   channel = ChannelControl | slot 0 | slot 1 | …
+//
+// Because a window has room for every rank of the world, the groups of one call never meet in it whoever they are.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "launch/shared_region.h"
+
+namespace baleen::shm {
+
+inline constexpr std::size_t page = 4096;
+inline constexpr std::size_t cache_line = 64;
+// A channel's slots together stay inside an L2 cache; a slot is long enough that its bookkeeping (~100 ns) does not count.
+inline constexpr int slots = 8;
+inline constexpr std::size_t slot_bytes = std::size_t{32} << 10;
+// Communicators alive at once; a mesh of five axes and their unions needs about ten.
+inline constexpr std::uint32_t max_windows = 128;
+
+// What an operation is, as far as all its members must agree on it.
+struct OperationTag {
+  std::uint8_t kind = 0, dtype = 0, reduce_op = 0, unused = 0;
+  std::int32_t root = 0;
+  std::uint64_t count = 0;
+  bool operator==(const OperationTag&) const = default;
+};
+
+struct MessageHeader {
+  alignas(cache_line) std::uint64_t bytes;
+  OperationTag tag;
+};
+
+struct ChannelControl {
+  alignas(cache_line) std::atomic<std::uint32_t> pushed;  // messages, by the sender
+  alignas(cache_line) std::atomic<std::uint32_t> popped;  // messages, by the receiver
+  MessageHeader headers[slots];
+};
+static_assert(sizeof(ChannelControl) <= page);
+
+struct MemberControl {
+  // Rung by peers whenever they have sent something or freed a slot; the member sleeps on it (futex).
+  alignas(cache_line) std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> sleeping;
+  // Hash of the group and name it joined with; 0: not yet here.
+  alignas(cache_line) std::atomic<std::uint64_t> signature;
+  std::atomic<std::uint32_t> waiting_for;  // 1 + the member it is waiting for; 0: none
+  AbortCell group_abort;                   // of the whole communicator; the first member's is used
+};
+static_assert(sizeof(MemberControl) <= page);
+
+struct alignas(cache_line) WindowState {
+  std::atomic<std::uint32_t> generation;  // how often it has been emptied
+  std::atomic<std::uint32_t> departed;    // ranks of the world that have left since
+};
+
+class Layout {
+ public:
+  explicit Layout(const SharedRegion& region);
+
+  std::uint32_t windows() const { return windows_; }
+  WindowState& state(std::uint32_t window) const;
+  std::span<std::byte> window(std::uint32_t window) const;
+  MemberControl& member(std::uint32_t window, int rank) const;
+  ChannelControl& channel(std::uint32_t window, int from, int to) const;
+  std::byte* slot(std::uint32_t window, int from, int to, std::uint32_t slot) const;
+
+ private:
+  std::byte* block(std::uint32_t window, int rank) const;
+  std::span<std::byte> payload_;
+  std::size_t table_bytes_, block_bytes_, window_bytes_;
+  std::uint32_t windows_;
+};
+
+}  // namespace baleen::shm

@@ -1,0 +1,50 @@
+// One enqueued operation: what to do, and the event that tells when it is done or how it failed.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "comm/shm/layout.h"
+#include "device/event.h"
+
+namespace baleen::shm {
+
+enum class OperationKind : std::uint8_t { none, create, all_reduce, reduce_scatter, all_gather, broadcast, send, recv, barrier };
+
+struct Operation final : public EventState {
+  OperationKind kind = OperationKind::none;
+  const void* from = nullptr;  // what it reads; for broadcast `to` serves as both
+  void* to = nullptr;
+  std::size_t count = 0;  // as in communicator.h
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;  // or the peer of send and recv
+  Event after;
+
+  std::size_t bytes() const { return count * dtype_bytes(dtype); }
+  bool point_to_point() const { return kind == OperationKind::send || kind == OperationKind::recv; }
+  OperationTag tag() const;
+
+  bool ready() const override { return done_.load(std::memory_order_acquire); }
+  // Ends because the worker bounds every wait of its own.
+  void wait() override;
+  void complete(std::optional<Error> failure = std::nullopt);
+
+ private:
+  std::atomic<bool> done_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Error> failure_;  // thrown as a fresh copy in every thread that waits
+};
+
+// "all_reduce of 1000 fp32 (sum)".
+std::string describe(const OperationTag& tag);
+
+}  // namespace baleen::shm

@@ -1,0 +1,243 @@
+#include "launch/launcher.h"
+
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "launch/rank_environment.h"
+#include "launch/shared_region.h"
+#include "launch/spawn.h"
+#include "launch/stop_signal.h"
+
+namespace baleen {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Blocks the signals a launcher handles, takes them one at a time, and puts everything back.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigemptyset(&set_);
+    for (const int signal : StopSignal::signals) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGCHLD);
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;  // an ignored SIGCHLD would reap the ranks before we see how they ended
+    sigaction(SIGCHLD, &standard, &previous_child_action_);
+    pthread_sigmask(SIG_BLOCK, &set_, &previous_mask_);
+  }
+  ~SignalQueue() {
+    while (next(std::chrono::milliseconds(0)) != 0) continue;  // a late signal must not kill the process that has the outcome to report
+    sigaction(SIGCHLD, &previous_child_action_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  // The next signal, or 0 after `timeout`.
+  int next(std::chrono::milliseconds timeout) const {
+    const timespec limit{timeout.count() / 1000, (timeout.count() % 1000) * 1'000'000};
+    const int signal = sigtimedwait(&set_, nullptr, &limit);
+    return signal > 0 ? signal : 0;
+  }
+  const sigset_t& previous_mask() const { return previous_mask_; }
+
+ private:
+  sigset_t set_{}, previous_mask_{};
+  struct sigaction previous_child_action_ {};
+};
+
+std::string signal_text(int signal) {
+  const char* name = sigabbrev_np(signal);
+  std::string text = name == nullptr ? "signal " + std::to_string(signal) : std::string("SIG") + name;
+  if (signal == SIGKILL) text += " (the out-of-memory killer or a person)";
+  if (signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE || signal == SIGABRT) text += " (a crash)";
+  return text;
+}
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, const SignalQueue& signals) : options_(options), signals_(signals) {
+    region_ = SharedRegion::create(options.ranks, true);
+  }
+  ~Job() { kill_all(); }  // reached with ranks alive only when starting one of them has failed
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  void start() {
+    for (int rank = 0; rank < options_.ranks; ++rank) ranks_.push_back({spawn(request(rank))});
+    std::vector<pid_t> pids;
+    for (const Rank& rank : ranks_) pids.push_back(rank.pid);
+    if (options_.started) options_.started(pids);
+  }
+
+  LaunchOutcome supervise() {
+    while (reap()) {
+      auto timeout = std::chrono::milliseconds(1000);  // a bound, not a rhythm: SIGCHLD ends the wait
+      if (kill_at_) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+        if (left.count() <= 0) {
+          send_all(SIGKILL, true);
+          kill_at_ = Clock::now() + std::chrono::seconds(1);  // a process in uninterruptible sleep: keep at it
+          continue;
+        }
+        timeout = std::min(timeout, left + std::chrono::milliseconds(1));
+      }
+      handle(signals_.next(timeout));
+    }
+    return outcome();
+  }
+
+ private:
+  struct Rank {
+    pid_t pid = 0;
+    std::optional<int> status = std::nullopt;  // of waitpid, once reaped
+    bool killed_here = false;
+  };
+
+  SpawnRequest request(int rank) const {
+    SpawnRequest out;
+    out.executable = own_executable();
+    out.arguments = options_.arguments;
+    out.environment = options_.environment;
+    const int threads = options_.threads > 0 ? options_.threads : std::max(1, available_cores() / options_.ranks);
+    out.environment["OMP_NUM_THREADS"] = std::to_string(threads);
+    out.environment["OMP_WAIT_POLICY"] = "passive";  // TRAPS.md: spinning OpenMP threads starve the comm worker
+    out.environment[rank_variable] = std::to_string(rank);
+    out.environment[size_variable] = std::to_string(options_.ranks);
+    out.environment[region_variable] = std::to_string(region_->descriptor());
+    out.environment[launcher_variable] = std::to_string(getpid());
+    out.inherited_descriptor = region_->descriptor();
+    out.signal_mask = signals_.previous_mask();
+    // Blocked until the rank holds a StopSignal: a request that comes while the rank starts is kept, not fatal.
+    for (const int signal : StopSignal::signals) options_.graceful_stop ? sigaddset(&out.signal_mask, signal) : sigdelset(&out.signal_mask, signal);
+    return out;
+  }
+
+  void handle(int signal) {
+    if (signal == 0 || signal == SIGCHLD) return;
+    if (!stop_signal_) {
+      stop_signal_ = signal;
+      stopped_at_ = Clock::now();
+      send_all(options_.graceful_stop ? SIGTERM : SIGKILL, !options_.graceful_stop);
+    } else if (signal != SIGUSR1 && Clock::now() - stopped_at_ >= std::chrono::seconds(1)) {
+      send_all(SIGKILL, true);
+    }
+  }
+
+  void send_all(int signal, bool killing) {
+    for (Rank& rank : ranks_) {
+      if (rank.status) continue;  // reaped: the number may be another process's by now
+      rank.killed_here |= killing;
+      kill(rank.pid, signal);
+    }
+  }
+
+  // Takes note of every rank that has ended; false once all have.
+  bool reap() {
+    bool alive = false;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (ranks_[rank].status) continue;
+      int status = 0;
+      const pid_t got = waitpid(ranks_[rank].pid, &status, WNOHANG);
+      if (got == ranks_[rank].pid) {
+        ranks_[rank].status = status;
+        note_end(static_cast<int>(rank));
+      } else if (got < 0 && errno == ECHILD) {
+        ranks_[rank].status = W_EXITCODE(static_cast<int>(ExitCode::rank_failed), 0);  // somebody else reaped it: treat it as lost
+        note_end(static_cast<int>(rank));
+      } else {
+        alive = true;
+      }
+    }
+    return alive;
+  }
+
+  void note_end(int rank) {
+    const Rank& ended = ranks_[static_cast<std::size_t>(rank)];
+    if (ended.killed_here) return;
+    const int status = *ended.status;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code == static_cast<int>(ExitCode::done) || code == static_cast<int>(ExitCode::stopped)) return;
+    // Exit 4 is what a rank answers to somebody else's failure: it is never the first.
+    if (code != static_cast<int>(ExitCode::rank_failed) && !first_failed_) first_failed_ = rank;
+    region_->abort_cell().raise(describe(rank));
+    if (!kill_at_) kill_at_ = Clock::now() + options_.grace;
+  }
+
+  std::string describe(int rank) const {
+    const int status = *ranks_[static_cast<std::size_t>(rank)].status;
+    const std::string who = "rank " + std::to_string(rank);
+    if (WIFSIGNALED(status)) return who + " was killed by " + signal_text(WTERMSIG(status));
+    return who + " failed with exit code " + std::to_string(WEXITSTATUS(status));
+  }
+
+  LaunchOutcome outcome() const {
+    std::string hung;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (ranks_[rank].killed_here) hung += (hung.empty() ? "" : ", ") + std::to_string(rank);
+    if (first_failed_) {
+      const int status = *ranks_[static_cast<std::size_t>(*first_failed_)].status;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ExitCode::rank_failed);
+      constexpr int passed_on[] = {1, 2, 3, 5, 6};
+      const bool known = std::find(std::begin(passed_on), std::end(passed_on), code) != std::end(passed_on);
+      return {known ? code : static_cast<int>(ExitCode::rank_failed), describe(*first_failed_)};
+    }
+    if (kill_at_) {
+      std::string message = region_->abort_cell().reason();
+      if (!hung.empty()) message += "; killed because it did not end in time: rank " + hung;
+      return {static_cast<int>(ExitCode::rank_failed), message};
+    }
+    if (!hung.empty())  // by a person's second signal, or by the first where the ranks do not save
+      return {static_cast<int>(ExitCode::stopped), "stopped by " + signal_text(*stop_signal_) + " without saving: ranks killed"};
+    const auto saved = [](const Rank& rank) { return WEXITSTATUS(*rank.status) == static_cast<int>(ExitCode::stopped); };
+    if (std::any_of(ranks_.begin(), ranks_.end(), saved))
+      return {static_cast<int>(ExitCode::stopped), "stopped by " + (stop_signal_ ? signal_text(*stop_signal_) : "a signal to a rank")};
+    return {};
+  }
+
+  void kill_all() {
+    send_all(SIGKILL, true);
+    for (Rank& rank : ranks_) {
+      if (rank.status) continue;
+      int status = 0;
+      while (waitpid(rank.pid, &status, 0) < 0 && errno == EINTR) continue;
+      rank.status = status;
+    }
+  }
+
+  const LaunchOptions& options_;
+  const SignalQueue& signals_;
+  std::shared_ptr<SharedRegion> region_;
+  std::vector<Rank> ranks_;
+  std::optional<int> first_failed_, stop_signal_;
+  Clock::time_point stopped_at_;
+  std::optional<Clock::time_point> kill_at_;  // set by the first failure
+};
+
+}  // namespace
+
+LaunchOutcome launch_ranks(const LaunchOptions& options) {
+  BALEEN_CHECK(options.ranks >= 1, options.ranks);
+  const SignalQueue signals;
+  Job job(options, signals);
+  job.start();
+  return job.supervise();
+}
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace baleen

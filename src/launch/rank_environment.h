@@ -1,0 +1,35 @@
+// Which rank of how many is this process, and who started it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace baleen {
+
+enum class RankSource { single, baleen, torchrun, open_mpi, slurm };
+std::string rank_source_name(RankSource source);
+
+struct RankEnvironment {
+  RankSource source = RankSource::single;
+  int rank = 0, size = 1;              // in the job
+  int local_rank = 0, local_size = 1;  // on this machine; local_size 0: not known
+  int region_descriptor = -1;          // baleen's launcher: the inherited shared memory
+  int launcher_pid = 0;                // baleen's launcher
+  std::string job;                     // other launchers: a name all ranks of this job share and no other job of this user has
+};
+
+// Looks a variable up: nullptr when unset. For tests.
+using EnvironmentLookup = std::function<const char*(const char*)>;
+
+// baleen's own launcher comes first, then torchrun, Open MPI, Slurm (a step of srun; a batch script alone is not a rank). With none of
+// them: one rank. Throws Error(bad_config) naming the variable when one is missing, malformed or contradicts another.
+RankEnvironment detect_ranks();
+RankEnvironment detect_ranks(const EnvironmentLookup& lookup, int parent_pid);
+
+// Names of the variables baleen's launcher hands to its ranks.
+inline constexpr const char* rank_variable = "BALEEN_RANK";
+inline constexpr const char* size_variable = "BALEEN_WORLD_SIZE";
+inline constexpr const char* region_variable = "BALEEN_REGION_DESCRIPTOR";
+inline constexpr const char* launcher_variable = "BALEEN_LAUNCHER_PID";
+
+}  // namespace baleen
