@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/strict_json.h"
 
 namespace baleen::checkpoint {
 namespace {
@@ -128,9 +129,13 @@ std::optional<StateKind> kind_from_name(std::string_view name) {
 
 std::optional<std::int64_t> checked_elements(const Shape& shape) {
   std::int64_t product = 1;
-  for (const std::int64_t extent : shape)
-    if (extent < 0 || __builtin_mul_overflow(product, extent, &product)) return std::nullopt;
-  return product;
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    // A 0 must not hide an overflow of the others: strides are products too.
+    if (extent < 0 || __builtin_mul_overflow(product, std::max<std::int64_t>(extent, 1), &product)) return std::nullopt;
+    empty = empty || extent == 0;
+  }
+  return empty ? 0 : product;
 }
 
 std::int64_t Box::elements() const {
@@ -140,8 +145,9 @@ std::int64_t Box::elements() const {
 }
 
 std::string placement_problem(const Placement& placement) {
-  const auto& [name, kind, shape, box, begin, end] = placement;
-  if (name.empty()) return "a piece without a parameter name";
+  const auto& [full_name, kind, shape, box, begin, end] = placement;
+  if (full_name.empty()) return "a piece without a parameter name";
+  const std::string name = printable(full_name);
   if (!checked_elements(shape)) return fmt::format("'{}': shape {} overflows or is negative", name, format_shape(shape));
   if (box.begin.size() != shape.size() || box.end.size() != shape.size())
     return fmt::format("'{}': a box of {} dims for shape {}", name, box.begin.size(), format_shape(shape));

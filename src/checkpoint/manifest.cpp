@@ -58,8 +58,8 @@ class Field {
   Field(const json& value, std::string path, const std::string& where) : value_(value), path_(std::move(path)), where_(where) {}
 
   [[noreturn]] void fail(const std::string& problem) const {
-    throw Error(ExitCode::bad_data, fmt::format("malformed checkpoint: {}: {}", path_.empty() ? "manifest" : path_, problem), where_,
-                "use another checkpoint, or one from a backup");
+    throw Error(ExitCode::bad_data, fmt::format("malformed checkpoint: {}: {}", path_.empty() ? "manifest" : path_, problem),
+                where_, "use another checkpoint, or one from a backup");
   }
 
   Field operator[](const char* key) const {
@@ -100,7 +100,7 @@ class Field {
     const std::string name = text();
     const bool plain =
         !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == name.npos && name.find('\0') == name.npos;
-    if (!plain) fail(fmt::format("'{}' is not a plain file name", name));
+    if (!plain) fail(fmt::format("'{}' is not a plain file name", printable(name)));
     return name;
   }
 
@@ -121,7 +121,7 @@ Placement parse_placement(const Field& field) {
   placement.name = field["name"].text();
   const Field kind = field["kind"];
   const auto known = kind_from_name(kind.text());
-  if (!known) kind.fail(fmt::format("unknown kind '{}'", kind.text()));
+  if (!known) kind.fail(fmt::format("unknown kind '{}'", printable(kind.text())));
   placement.kind = *known;
   for (const Field& extent : field["shape"].items(max_dims)) placement.shape.push_back(extent.integer(INT64_MAX));
   for (const Field& dim : field["box"].items(max_dims)) {
@@ -146,10 +146,11 @@ FileRecord parse_file(const Field& field) {
     entry.placement = parse_placement(item);
     const Field dtype = item["dtype"];
     const auto type = stored_type_from_name(dtype.text());
-    if (type != StoredType::F32 && type != StoredType::BF16) dtype.fail(fmt::format("'{}' where F32 or BF16 is needed", dtype.text()));
+    if (type != StoredType::F32 && type != StoredType::BF16)
+      dtype.fail(fmt::format("'{}' where F32 or BF16 is needed", printable(dtype.text())));
     entry.type = *type;
     entry.tensor = item["tensor"].text();
-    if (!tensors.insert(entry.tensor).second) item["tensor"].fail(fmt::format("'{}' is in the file twice", entry.tensor));
+    if (!tensors.insert(entry.tensor).second) item["tensor"].fail(fmt::format("'{}' is in the file twice", printable(entry.tensor)));
     entry.checksum = item["checksum"].checksum();
     const auto elements = static_cast<std::uint64_t>(entry.placement.elements());
     if (elements > left / stored_type_bytes(entry.type)) item.fail(fmt::format("more data than the file's {} bytes", file.bytes));
@@ -216,7 +217,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   {
     const Field root(document, "", where);
     if (const auto format = root["format"].text(); format != format_name)
-      root["format"].fail(fmt::format("'{}' is not '{}'", format, format_name));
+      root["format"].fail(fmt::format("'{}' is not '{}'", printable(format), format_name));
     const std::int64_t version = root["version"].integer(INT64_MAX);
     if (version != manifest_version)
       root["version"].fail(fmt::format("version {} is not the {} this program reads", version, manifest_version));

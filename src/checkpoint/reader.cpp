@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "checkpoint/strict_json.h"
 
 namespace baleen::checkpoint {
 namespace {
@@ -54,7 +55,7 @@ CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(direc
       Parameter& parameter = position->second;
       if (parameter.shape != placement.shape)
         throw Error(ExitCode::bad_data,
-                    fmt::format("malformed checkpoint: parameter '{}' has two shapes, {} and {}", placement.name,
+                    fmt::format("malformed checkpoint: parameter '{}' has two shapes, {} and {}", printable(placement.name),
                                 format_shape(parameter.shape), format_shape(placement.shape)),
                     (directory / manifest_file_name).string(), damaged_remedy);
       if (std::find(parameter.kinds.begin(), parameter.kinds.end(), placement.kind) == parameter.kinds.end())
@@ -72,7 +73,7 @@ const SafetensorsFile& CheckpointReader::open(std::size_t file) {
 const StoredTensor& CheckpointReader::tensor_of(std::size_t file, const EntryRecord& entry) {
   const StoredTensor* tensor = open(file).find(entry.tensor);
   if (tensor == nullptr || tensor->type != entry.type || tensor->elements() != entry.placement.elements())
-    throw Error(ExitCode::bad_data, fmt::format("the file does not hold what the manifest says of '{}'", entry.tensor),
+    throw Error(ExitCode::bad_data, fmt::format("the file does not hold what the manifest says of '{}'", printable(entry.tensor)),
                 open(file).path().string(), damaged_remedy);
   return *tensor;
 }
@@ -82,7 +83,8 @@ const StoredTensor& CheckpointReader::checked_tensor(Source& source) {
   const EntryRecord& entry = manifest_.files[source.file].entries[source.entry];
   const StoredTensor& tensor = tensor_of(source.file, entry);
   if (hash_of(open(source.file).data(tensor)) != entry.checksum)
-    throw Error(ExitCode::bad_data, fmt::format("damaged checkpoint: the data of '{}' do not match their checksum", entry.tensor),
+    throw Error(ExitCode::bad_data,
+                fmt::format("damaged checkpoint: the data of '{}' do not match their checksum", printable(entry.tensor)),
                 open(source.file).path().string(), damaged_remedy);
   source.checked = &tensor;
   return tensor;
@@ -130,10 +132,10 @@ std::vector<std::string> CheckpointReader::verify_file(std::size_t file) {
     for (const EntryRecord& entry : record.entries) {
       const StoredTensor& tensor = tensor_of(file, entry);
       if (hash_of(opened.data(tensor)) != entry.checksum)
-        problems.push_back(fmt::format("{}: the data of '{}' do not match their checksum", record.name, entry.tensor));
+        problems.push_back(fmt::format("{}: the data of '{}' do not match their checksum", record.name, printable(entry.tensor)));
       const auto stated = opened.header().metadata.find("piece:" + entry.tensor);
       if (stated == opened.header().metadata.end() || stated->second != placement_to_json(entry.placement))
-        problems.push_back(fmt::format("{}: the file and the manifest disagree on where '{}' lies", record.name, entry.tensor));
+        problems.push_back(fmt::format("{}: the file and the manifest disagree on where '{}' lies", record.name, printable(entry.tensor)));
     }
   } catch (const Error& error) {
     problems.push_back(fmt::format("{}: {}", record.name, error.what_is_wrong()));

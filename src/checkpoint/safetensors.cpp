@@ -106,29 +106,31 @@ class HeaderParser {
   void read_metadata(const json& value) {
     if (!value.is_object()) fail("__metadata__ is not an object");
     for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) fail(fmt::format("__metadata__ '{}' is not a string", key));
+      if (!text.is_string()) fail(fmt::format("__metadata__ '{}' is not a string", printable(key)));
       header_.metadata[key] = text.get<std::string>();
     }
   }
 
-  StoredTensor read_tensor(const std::string& name, const json& value) const {
+  StoredTensor read_tensor(const std::string& key, const json& value) const {
+    const std::string name = printable(key);
     if (!value.is_object()) fail(fmt::format("tensor '{}' is not described by an object", name));
-    const auto field = [&](const char* key, json::value_t type) -> const json& {
-      const auto found = value.find(key);
-      if (found == value.end()) fail(fmt::format("tensor '{}' has no {}", name, key));
-      if (found->type() != type) fail(fmt::format("tensor '{}': {} has the wrong type ({})", name, key, found->type_name()));
+    const auto field = [&](const char* what, json::value_t type) -> const json& {
+      const auto found = value.find(what);
+      if (found == value.end()) fail(fmt::format("tensor '{}' has no {}", name, what));
+      if (found->type() != type) fail(fmt::format("tensor '{}': {} has the wrong type ({})", name, what, found->type_name()));
       return *found;
     };
     StoredTensor tensor;
-    tensor.name = name;
+    tensor.name = key;
     const auto type_name = field("dtype", json::value_t::string).get<std::string>();
     const auto type = stored_type_from_name(type_name);
-    if (!type) fail(fmt::format("tensor '{}': unknown dtype '{}'", name, type_name));
+    if (!type) fail(fmt::format("tensor '{}': unknown dtype '{}'", name, printable(type_name)));
     tensor.type = *type;
 
     std::uint64_t bytes = stored_type_bytes(tensor.type);
     for (const json& extent : field("shape", json::value_t::array)) {
-      if (!extent.is_number_unsigned()) fail(fmt::format("tensor '{}': dimension {} is not a non-negative integer", name, extent.dump()));
+      if (!extent.is_number_unsigned())
+        fail(fmt::format("tensor '{}': dimension {} is not a non-negative integer", name, printable(extent.dump())));
       const auto size = extent.get<std::uint64_t>();
       if (size > INT64_MAX || __builtin_mul_overflow(bytes, size, &bytes))
         fail(fmt::format("tensor '{}': its shape overflows 64 bits", name));
@@ -136,7 +138,7 @@ class HeaderParser {
     }
     const json& offsets = field("data_offsets", json::value_t::array);
     if (offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
-      fail(fmt::format("tensor '{}': data_offsets {} are not two non-negative integers", name, offsets.dump()));
+      fail(fmt::format("tensor '{}': data_offsets {} are not two non-negative integers", name, printable(offsets.dump())));
     tensor.begin = offsets[0].get<std::size_t>();
     tensor.end = offsets[1].get<std::size_t>();
     if (tensor.end < tensor.begin || tensor.end - tensor.begin != bytes)

@@ -34,7 +34,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
 
   bool key(std::string& name) override {
     const auto [position, inserted] = open_.back()->emplace(name, nullptr);
-    if (!inserted) return refuse(fmt::format("duplicate key '{}'", name));
+    if (!inserted) return refuse(fmt::format("duplicate key '{}'", printable(name)));
     slot_ = &*position;
     return true;
   }
@@ -103,6 +103,20 @@ json parse_strict_json(std::string_view text, const std::string& where, const Js
   StrictBuilder builder(root, limits);
   if (!json::sax_parse(text.begin(), text.end(), &builder)) return fail(builder.problem());
   return root;
+}
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t limit = 160;
+  std::string shown;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (i >= limit && (byte & 0xc0) != 0x80) return shown + "…";  // not inside a UTF-8 sequence
+    if (byte < 0x20 || byte == 0x7f)
+      shown += fmt::format("\\x{:02x}", byte);
+    else
+      shown += text[i];
+  }
+  return shown;
 }
 
 }  // namespace baleen::checkpoint
