@@ -1,0 +1,50 @@
+// baleen bench train
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/ranks.h"
+#include "train/bench.h"
+#include "train/run_data.h"
+
+namespace baleen::cli {
+namespace {
+
+void print_json(const BenchResult& r) {
+  fmt::print("{}\n", nlohmann::ordered_json{{"tokens_per_s", r.tokens_per_s},
+                                            {"step_ms", r.step_ms},
+                                            {"model_tflops", r.model_tflops},
+                                            {"mfu", nullptr},
+                                            {"memory_peak_bytes", r.memory_peak_bytes},
+                                            {"memory_planned_bytes", r.memory_planned_bytes},
+                                            {"allocations", r.allocations},
+                                            {"comm_exposed_ms", r.comm_exposed_ms},
+                                            {"device", r.device}}
+                         .dump());
+}
+
+void print_table(const BenchResult& r) {
+  fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s, r.model_tflops,
+             r.comm_exposed_ms, r.device);
+  fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);
+  for (const auto& [name, bytes] : r.allocations) fmt::print("  {:>14}  {}\n", bytes, name);
+}
+
+}  // namespace
+
+int run(const BenchTrainArguments& arguments, const std::vector<std::string>& command_line) {
+  const RankEnvironment environment = detect_ranks();
+  Config config = read_config(arguments.config, arguments.overrides);
+  const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
+  config.training.steps = 0;  // no data are needed
+  resolve_run(config, ranks);
+  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s};
+  return run_on_ranks(environment, command, command_line, [&](World& world) {
+    const BenchResult result = bench_training(config, world, arguments.steps);
+    if (world.rank() == 0) arguments.json ? print_json(result) : print_table(result);
+    return 0;
+  });
+}
+
+}  // namespace baleen::cli

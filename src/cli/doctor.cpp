@@ -1,0 +1,89 @@
+// baleen doctor
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "cli/commands.h"
+#include "comm/shm/shm_world.h"
+#include "device/device.h"
+#include "launch/launcher.h"
+#include "ops/libraries.h"
+
+namespace baleen::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+// The best of a few timings of `body`, in seconds.
+template <class Body>
+double best_seconds(Body body) {
+  double best = 1e30;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto begin = Clock::now();
+    body();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return best;
+}
+
+// Bytes read and written a second by one thread's memcpy, in GB/s.
+double copy_bandwidth() {
+  const std::size_t bytes = std::size_t{128} << 20;
+  const std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes);
+  return 2.0 * static_cast<double>(bytes) / best_seconds([&] { std::memcpy(to.data(), from.data(), bytes); }) / 1e9;
+}
+
+// Bus bandwidth (nccl-tests' definition) of a 16 MB all-reduce over two ranks of the built-in backend, in GB/s.
+double all_reduce_bandwidth() {
+  const std::size_t count = std::size_t{4} << 20;
+  auto worlds = create_thread_worlds(2, std::chrono::seconds(30));
+  double seconds = 0;
+  const auto rank = [&](int r) {
+    const auto axis = worlds[static_cast<std::size_t>(r)]->create_communicator({0, 1}, "doctor");
+    std::vector<float> values(count, 1.0f);
+    const double best = best_seconds([&] { axis->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::max).wait(); });
+    if (r == 0) seconds = best;
+  };
+  std::thread peer(rank, 1);
+  rank(0);
+  peer.join();
+  return static_cast<double>(count * sizeof(float)) / seconds / 1e9;  // 2·(n-1)/n = 1 for two ranks
+}
+
+}  // namespace
+
+int run(const DoctorArguments& arguments) {
+  struct sysinfo memory {};
+  sysinfo(&memory);
+  ordered_json report = {{"processor", create_cpu_device()->description()},
+                         {"cores", available_cores()},
+                         {"memory_bytes", static_cast<std::uint64_t>(memory.totalram) * memory.mem_unit},
+                         {"instructions", ops::instruction_set()},
+                         {"gpus", ordered_json::array()},
+                         {"libraries", {{"oneDNN", ops::onednn_version()}}},
+                         {"backends", {"shm"}},
+                         {"copy_gbs", copy_bandwidth()},
+                         {"all_reduce_busbw_gbs", all_reduce_bandwidth()}};
+  if (arguments.json) {
+    fmt::print("{}\n", report.dump());
+    return 0;
+  }
+  fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(), report["instructions"].get<std::string>());
+  fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
+  fmt::print("GPUs          none: this build has no GPU support\n");
+  fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
+  fmt::print("backends      shm (built in)\n");
+  fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());
+  fmt::print("all-reduce    {:.2f} GB/s bus bandwidth, 16 MB, 2 ranks, shm\n", report["all_reduce_busbw_gbs"].get<double>());
+  return 0;
+}
+
+}  // namespace baleen::cli

@@ -1,0 +1,74 @@
+#include "train/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/rng.h"
+#include "train/step.h"
+
+namespace baleen {
+namespace {
+
+// Random tokens, the same for every layout.
+class RandomBatches : public BatchSource {
+ public:
+  explicit RandomBatches(const Config& config)
+      : length_(config.training.sequence_length),
+        batch_(config.training.global_batch_size),
+        vocabulary_(static_cast<std::uint32_t>(config.model.vocab_size)),
+        philox_(derive_key(config.data.seed, "bench")) {}
+
+  void fill(std::uint64_t step, std::int64_t first, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const override {
+    for (std::int64_t s = first; s < first + count; ++s)
+      for (std::int64_t t = 0; t < length_; ++t) {
+        const auto words = philox_(static_cast<std::uint64_t>(t), step * static_cast<std::uint64_t>(batch_) + static_cast<std::uint64_t>(s));
+        *inputs++ = static_cast<std::int32_t>(words[0] % vocabulary_);
+        *targets++ = static_cast<std::int32_t>(words[1] % vocabulary_);
+      }
+  }
+  std::int64_t sequence_length() const override { return length_; }
+  std::int64_t global_batch_size() const override { return batch_; }
+
+ private:
+  std::int64_t length_, batch_;
+  std::uint32_t vocabulary_;
+  Philox philox_;
+};
+
+}  // namespace
+
+BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto axis = world.create_communicator(ranks, "dp");
+  Engine engine({config.model, config.training.micro_batch_size, config.training.sequence_length, static_cast<int>(config.training.threads),
+                 StorageKind::training, config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum},
+                *axis);
+  AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
+  engine.units().initialize_weights(config.training.seed);
+  const RandomBatches batches(config);
+  TrainingStep training_step(engine, optimizer, batches, config.schedule(), config.training.gradient_clip);
+
+  BenchResult result;
+  for (const auto& [name, bytes] : engine.device().allocations()) result.memory_planned_bytes += bytes;
+  training_step.run(1, false);
+  const std::uint64_t exposed = engine.exposed_nanoseconds();
+  for (std::int64_t step = 2; step < steps + 2; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
+    training_step.run(step, false);
+    result.step_ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::vector<double> sorted = result.step_ms;
+  std::sort(sorted.begin(), sorted.end());
+  const double median_s = sorted[sorted.size() / 2] / 1e3;
+  result.tokens_per_s = static_cast<double>(config.training.global_batch_size * config.training.sequence_length) / median_s;
+  result.model_tflops = result.tokens_per_s * config.model.flops_per_token(config.training.sequence_length) / world.size() / 1e12;
+  result.comm_exposed_ms = static_cast<double>(engine.exposed_nanoseconds() - exposed) / 1e6 / static_cast<double>(steps);
+  result.memory_peak_bytes = engine.device().peak_bytes();
+  result.allocations = engine.named_allocations();
+  result.device = engine.device().description();
+  return result;
+}
+
+}  // namespace baleen

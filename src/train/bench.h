@@ -1,0 +1,27 @@
+// Training steps on random weights and tokens, timed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "train/config.h"
+
+namespace baleen {
+
+struct BenchResult {
+  double tokens_per_s = 0;      // of all ranks, by the median step
+  std::vector<double> step_ms;  // of the timed steps
+  double model_tflops = 0;      // of one rank
+  double comm_exposed_ms = 0;   // mean a step
+  std::size_t memory_peak_bytes = 0, memory_planned_bytes = 0;
+  std::map<std::string, std::size_t> allocations;
+  std::string device;
+};
+
+// One untimed step, then `steps`. Collective; `config` is resolved.
+BenchResult bench_training(const Config& config, World& world, std::int64_t steps);
+
+}  // namespace baleen

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Golden values for tests/layers and tests/model, by PyTorch in float64: each layer's output and gradients, and a whole small Llama's loss,
+gradients and twenty AdamW steps. Weights and inputs are rounded to fp32 first, so both sides start from the same numbers.
+
+    scripts/reference-env.sh /tmp/reference && /tmp/reference/bin/python tests/golden/make_llama.py
+
+writes tests/golden/*.safetensors (committed; CI needs no PyTorch). Written from the definitions, not from baleen's code.
+"""
+import math
+import pathlib
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+HERE = pathlib.Path(__file__).parent
+torch.manual_seed(20261129)
+
+
+def fp32(*shape, scale=1.0):
+    """Random values that fp32 holds exactly, as float64."""
+    return (torch.randn(*shape, dtype=torch.float64) * scale).float().double()
+
+
+def inverse_frequencies(dim, theta, scaling):
+    freq = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    if scaling is None:
+        return freq
+    if scaling["type"] == "linear":
+        return freq / scaling["factor"]
+    out = []
+    length = scaling["original_max_position_embeddings"]
+    for f in freq.tolist():
+        wavelength = 2 * math.pi / f
+        if wavelength < length / scaling["high_freq_factor"]:
+            out.append(f)
+        elif wavelength > length / scaling["low_freq_factor"]:
+            out.append(f / scaling["factor"])
+        else:
+            smooth = (length / wavelength - scaling["low_freq_factor"]) / (scaling["high_freq_factor"] - scaling["low_freq_factor"])
+            out.append((1 - smooth) * f / scaling["factor"] + smooth * f)
+    return torch.tensor(out, dtype=torch.float64)
+
+
+def rope(x, theta, scaling):
+    """x [B, heads, T, D]; the half-split layout of Hugging Face."""
+    dim, length = x.shape[-1], x.shape[-2]
+    angle = torch.outer(torch.arange(length, dtype=torch.float64), inverse_frequencies(dim, theta, scaling))
+    cos, sin = angle.cos(), angle.sin()
+    a, b = x[..., : dim // 2], x[..., dim // 2 :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def attention(x, w, prefix, cfg):
+    B, T, _ = x.shape
+    H, KV, D = cfg["heads"], cfg["kv_heads"], cfg["head_dim"]
+    q = (x @ w[prefix + "q_proj.weight"].T).view(B, T, H, D).transpose(1, 2)
+    k = (x @ w[prefix + "k_proj.weight"].T).view(B, T, KV, D).transpose(1, 2)
+    v = (x @ w[prefix + "v_proj.weight"].T).view(B, T, KV, D).transpose(1, 2)
+    q, k = rope(q, cfg["theta"], cfg["scaling"]), rope(k, cfg["theta"], cfg["scaling"])
+    k, v = k.repeat_interleave(H // KV, dim=1), v.repeat_interleave(H // KV, dim=1)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+    scores = scores.masked_fill(torch.triu(torch.ones(T, T, dtype=torch.bool), 1), -math.inf)
+    out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D)
+    return out @ w[prefix + "o_proj.weight"].T
+
+
+def mlp(x, w, prefix):
+    return (F.silu(x @ w[prefix + "gate_proj.weight"].T) * (x @ w[prefix + "up_proj.weight"].T)) @ w[prefix + "down_proj.weight"].T
+
+
+def block(x, w, prefix, cfg):
+    x = x + attention(rms_norm(x, w[prefix + "input_layernorm.weight"], cfg["eps"]), w, prefix + "self_attn.", cfg)
+    return x + mlp(rms_norm(x, w[prefix + "post_attention_layernorm.weight"], cfg["eps"]), w, prefix + "mlp.")
+
+
+def model_loss(w, cfg, ids, targets):
+    x = w["model.embed_tokens.weight"][ids]
+    for layer in range(cfg["layers"]):
+        x = block(x, w, f"model.layers.{layer}.", cfg)
+    x = rms_norm(x, w["model.norm.weight"], cfg["eps"])
+    head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
+    return F.cross_entropy((x @ head.T).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="mean")
+
+
+def make_weights(cfg):
+    C, Fw, V = cfg["hidden"], cfg["intermediate"], cfg["vocab"]
+    Q, KV = cfg["heads"] * cfg["head_dim"], cfg["kv_heads"] * cfg["head_dim"]
+    w = {"model.embed_tokens.weight": fp32(V, C, scale=0.5)}
+    for layer in range(cfg["layers"]):
+        p = f"model.layers.{layer}."
+        w[p + "input_layernorm.weight"] = 1 + fp32(C, scale=0.1)
+        w[p + "self_attn.q_proj.weight"] = fp32(Q, C, scale=0.3)
+        w[p + "self_attn.k_proj.weight"] = fp32(KV, C, scale=0.3)
+        w[p + "self_attn.v_proj.weight"] = fp32(KV, C, scale=0.3)
+        w[p + "self_attn.o_proj.weight"] = fp32(C, Q, scale=0.3)
+        w[p + "post_attention_layernorm.weight"] = 1 + fp32(C, scale=0.1)
+        w[p + "mlp.gate_proj.weight"] = fp32(Fw, C, scale=0.3)
+        w[p + "mlp.up_proj.weight"] = fp32(Fw, C, scale=0.3)
+        w[p + "mlp.down_proj.weight"] = fp32(C, Fw, scale=0.3)
+    w["model.norm.weight"] = 1 + fp32(C, scale=0.1)
+    if not cfg["tied"]:
+        w["lm_head.weight"] = fp32(V, C, scale=0.3)
+    return {name: tensor.float().double() for name, tensor in w.items()}
+
+
+def numpy32(tensor):
+    return tensor.detach().to(torch.float32).contiguous().numpy()
+
+
+def make_layers():
+    """One block of odd sizes, each layer alone: output, and gradients of input and weights for a random output gradient."""
+    cfg = dict(hidden=20, intermediate=36, layers=1, heads=6, kv_heads=2, head_dim=6, vocab=19, theta=500.0, scaling=None, eps=1e-5, tied=False)
+    B, T = 2, 13
+    w = make_weights(cfg)
+    x, d_out = fp32(B, T, cfg["hidden"]), fp32(B, T, cfg["hidden"])
+    out = {"weights." + name: numpy32(tensor) for name, tensor in w.items()}
+    out["x"], out["d_out"] = numpy32(x), numpy32(d_out)
+    prefix = "model.layers.0."
+    layers = {
+        "norm": lambda x, w: rms_norm(x, w[prefix + "input_layernorm.weight"], cfg["eps"]),
+        "attention": lambda x, w: attention(x, w, prefix + "self_attn.", cfg),
+        "mlp": lambda x, w: mlp(x, w, prefix + "mlp."),
+        "block": lambda x, w: block(x, w, prefix, cfg),
+    }
+    for name, layer in layers.items():
+        leaf = x.clone().requires_grad_()
+        leaves = {key: tensor.clone().requires_grad_() for key, tensor in w.items()}
+        y = layer(leaf, leaves)
+        y.backward(d_out)
+        out[name + ".y"], out[name + ".d_x"] = numpy32(y), numpy32(leaf.grad)
+        for key, tensor in leaves.items():
+            if tensor.grad is not None:
+                out[f"{name}.d.{key}"] = numpy32(tensor.grad)
+    # Embedding and head + loss.
+    ids = torch.randint(0, cfg["vocab"], (B, T))
+    targets = torch.randint(0, cfg["vocab"], (B, T))
+    targets[0, :5] = -100
+    out["ids"], out["targets"] = ids.to(torch.int32).numpy(), targets.to(torch.int32).numpy()
+    table = w["model.embed_tokens.weight"].clone().requires_grad_()
+    y = table[ids]
+    y.backward(d_out)
+    out["embedding.y"], out["embedding.d.model.embed_tokens.weight"] = numpy32(y), numpy32(table.grad)
+    leaf, head = x.clone().requires_grad_(), w["lm_head.weight"].clone().requires_grad_()
+    loss = F.cross_entropy((leaf @ head.T).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="mean")
+    loss.backward()
+    out["head.loss"] = np.array([loss.item()], dtype=np.float64)
+    out["head.d_x"], out["head.d.lm_head.weight"] = numpy32(leaf.grad), numpy32(head.grad)
+    save_file(out, HERE / "layers.safetensors")
+
+
+def make_model(name, cfg, batch, length, ignored):
+    w = make_weights(cfg)
+    ids = torch.randint(0, cfg["vocab"], (batch, length))
+    targets = torch.randint(0, cfg["vocab"], (batch, length))
+    for row, count in enumerate(ignored):
+        targets[row, :count] = -100
+    out = {"weights." + key: numpy32(tensor) for key, tensor in w.items()}
+    out["ids"], out["targets"] = ids.to(torch.int32).numpy(), targets.to(torch.int32).numpy()
+
+    leaves = {key: tensor.clone().requires_grad_() for key, tensor in w.items()}
+    loss = model_loss(leaves, cfg, ids, targets)
+    loss.backward()
+    out["loss"] = np.array([loss.item()], dtype=np.float64)
+    out.update({"d." + key: numpy32(tensor.grad) for key, tensor in leaves.items()})
+
+    # Twenty steps of AdamW on this batch, clipped to norm 1; decay for matrices only.
+    steps = {key: tensor.clone().requires_grad_() for key, tensor in w.items()}
+    groups = [
+        {"params": [t for t in steps.values() if t.dim() >= 2], "weight_decay": 0.1},
+        {"params": [t for t in steps.values() if t.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
+    losses, norms = [], []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model_loss(steps, cfg, ids, targets)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(list(steps.values()), 1.0).item())
+        losses.append(loss.item())
+        optimizer.step()
+    out["adamw.losses"], out["adamw.norms"] = np.array(losses), np.array(norms)
+    save_file(out, HERE / f"llama_{name}.safetensors")
+
+
+if __name__ == "__main__":
+    make_layers()
+    base = dict(hidden=24, intermediate=40, layers=2, heads=4, kv_heads=2, head_dim=6, vocab=37, theta=10000.0, scaling=None, eps=1e-5)
+    make_model("tied", dict(base, tied=True), batch=4, length=16, ignored=[0, 9, 16, 3])
+    llama3 = dict(type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=24)
+    make_model("llama3_rope", dict(base, tied=False, theta=500000.0, head_dim=10, heads=3, kv_heads=1, scaling=llama3), batch=2, length=21, ignored=[0, 0])
+    make_model("linear_rope", dict(base, tied=False, kv_heads=4, scaling=dict(type="linear", factor=4.0)), batch=2, length=11, ignored=[2, 0])
