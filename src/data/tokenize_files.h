@@ -14,11 +14,11 @@
 namespace baleen {
 
 struct TokenizeOptions {
-  double val_fraction = 0;                                                // of the tokens, in [0, 1): see validation_split.h
-  int threads = 0;                                                        // that encode; 0: one a core. The output does not depend on it
-  std::string json_field = "text";                                        // of JSON lines
-  std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // bytes of the input files, from the calling thread
-  std::size_t chunk_bytes = std::size_t{1} << 20;                         // of text encoded at a time. The output does not depend on it
+  double val_fraction = 0;          // of the tokens, in [0, 1): see validation_split.h
+  int threads = 0;                  // that encode; 0: one a core. The output does not depend on it
+  std::string json_field = "text";  // of JSON lines
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};  // bytes of the input files, from the calling thread
+  std::size_t chunk_bytes = std::size_t{1} << 20;  // of text encoded at a time. The output does not depend on it
 };
 
 struct TokenizeResult {

@@ -7,8 +7,8 @@ namespace {
 
 // RFC 4648 section 10.
 TEST(Base64, AgreesWithTheVectorsOfTheRfc) {
-  const std::pair<std::string, std::string> vectors[]{{"", ""},         {"f", "Zg=="},         {"fo", "Zm8="},        {"foo", "Zm9v"},
-                                                      {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
+  const std::pair<std::string, std::string> vectors[]{
+      {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
   for (const auto& [bytes, text] : vectors) {
     EXPECT_EQ(encode_base64(bytes), text);
     EXPECT_EQ(decode_base64(text), bytes);

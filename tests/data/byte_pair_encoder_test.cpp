@@ -25,7 +25,8 @@ TokenTable random_vocabulary(std::uint64_t seed, int merges) {
   return tokens;
 }
 
-// The definition, word for word: look for the adjacent parts whose concatenation has the lowest rank, the leftmost of equals, and join them.
+// The definition, word for word: look for the adjacent parts whose concatenation has the lowest rank, the leftmost of equals, and join
+// them.
 std::vector<std::int32_t> by_definition(const TokenTable& tokens, const std::string& piece) {
   if (tokens.find(piece) >= 0) return {tokens.find(piece)};
   std::vector<std::string> parts;

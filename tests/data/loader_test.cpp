@@ -36,7 +36,8 @@ DatasetOptions options(std::int64_t T, std::int64_t G, DataOrder order = DataOrd
 
 TEST(FindTokenFiles, SortsAPatternByName) {
   const TemporaryFolder folder;
-  for (const char* name : {"train-10.bin", "train-02.bin", "train-1.bin", "train-1.txt", "other.bin", ".train-0.bin"}) folder.write(name, "");
+  for (const char* name : {"train-10.bin", "train-02.bin", "train-1.bin", "train-1.txt", "other.bin", ".train-0.bin"})
+    folder.write(name, "");
   std::filesystem::create_directory(folder / "train-dir.bin");
   const auto names = [&](const std::string& pattern) {
     std::string text;
@@ -68,8 +69,8 @@ TEST(FindTokenFiles, NamesPatternAndFolder) {
 TEST(TokenDataset, CutsWindowsAtStrideT) {
   const TemporaryFolder folder;
   // T = 4: 9 tokens give 2 samples (tokens 0–4 and 4–8), 8 give 1, 4 give none, 5 give 1.
-  const TokenDataset data({counting_file(folder, "a.bin", 0, 9), counting_file(folder, "b.bin", 100, 8), counting_file(folder, "c.bin", 200, 4),
-                           counting_file(folder, "d.bin", 300, 5)},
+  const TokenDataset data({counting_file(folder, "a.bin", 0, 9), counting_file(folder, "b.bin", 100, 8),
+                           counting_file(folder, "c.bin", 200, 4), counting_file(folder, "d.bin", 300, 5)},
                           options(4, 4, DataOrder::sequential));
   EXPECT_EQ(data.samples(), 4u);
   EXPECT_EQ(data.tokens(), 26u);
@@ -122,7 +123,8 @@ TEST(TokenDataset, RunsFromOneEpochIntoTheNextInsideABatch) {
       for (std::size_t i = 0; i < 4; ++i) starts.push_back(batch.inputs[i * 10]);
     }
     for (std::size_t epoch = 0; epoch < 4; ++epoch)
-      EXPECT_EQ((std::set<std::int32_t>{starts[epoch * 3], starts[epoch * 3 + 1], starts[epoch * 3 + 2]}), (std::set<std::int32_t>{0, 10, 20}));
+      EXPECT_EQ((std::set<std::int32_t>{starts[epoch * 3], starts[epoch * 3 + 1], starts[epoch * 3 + 2]}),
+                (std::set<std::int32_t>{0, 10, 20}));
     for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(static_cast<std::uint64_t>(starts[i]), 10 * data.sample_at(i));
     if (order == DataOrder::sequential) {
       EXPECT_EQ(starts, (std::vector<std::int32_t>{0, 10, 20, 0, 10, 20, 0, 10, 20, 0, 10, 20}));
@@ -170,7 +172,8 @@ TEST(DataFingerprint, ComesBackFromJson) {
   EXPECT_EQ(again.to_json(), print.to_json());
   check_same_data(again, print);
   EXPECT_EQ(print.files[1].tokens, 200'000u);
-  for (const char* text : {"", "{}", "[]", R"({"files": 3})", R"({"files":[],"seed":1,"sequence_length":1,"global_batch_size":1,"order":"odd"})"})
+  for (const char* text :
+       {"", "{}", "[]", R"({"files": 3})", R"({"files":[],"seed":1,"sequence_length":1,"global_batch_size":1,"order":"odd"})"})
     EXPECT_ERROR((void)DataFingerprint::from_json(text, "manifest.json"), ExitCode::bad_data, "manifest.json");
 }
 
@@ -178,8 +181,11 @@ TEST(DataFingerprint, TellsWhatChanged) {
   const TemporaryFolder folder, moved, changed;
   const auto a = counting_file(folder, "a.bin", 0, 500), b = counting_file(folder, "b.bin", 0, 400'000);
   const DataFingerprint saved = TokenDataset({a, b}, options(10, 4)).fingerprint();
-  check_same_data(saved, TokenDataset({counting_file(moved, "a.bin", 0, 500), counting_file(moved, "b.bin", 0, 400'000)}, options(10, 4)).fingerprint());
-  const auto expect = [&](const std::vector<std::filesystem::path>& files, const DatasetOptions& now, ExitCode code, const std::string& message) {
+  check_same_data(
+      saved,
+      TokenDataset({counting_file(moved, "a.bin", 0, 500), counting_file(moved, "b.bin", 0, 400'000)}, options(10, 4)).fingerprint());
+  const auto expect = [&](const std::vector<std::filesystem::path>& files, const DatasetOptions& now, ExitCode code,
+                          const std::string& message) {
     EXPECT_ERROR(check_same_data(saved, TokenDataset(files, now).fingerprint()), code, message);
   };
   expect({a, b}, options(10, 4, DataOrder::shuffled, 5), ExitCode::bad_config, "data.seed = 1234");

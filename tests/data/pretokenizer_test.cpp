@@ -24,9 +24,10 @@ Pieces split(std::string_view text, bool jit = true) {
 
 // Text that mixes everything the expression tells apart, by chance.
 std::string random_text(std::uint64_t seed, std::size_t parts) {
-  const std::string pieces[]{"a",    "the", "Zx",   "1",    "42",   " ",        "  ",       "\n",       "\t",   "\r\n", "'",    "'s",   "'re", "'l", ".",
-                             "--",   "я",   "мир",  "的",   "。",   "\u3000",   "\u00a0",   "\u2003",   "😀",   "é",    "½",    "\xff", "\xe2\x80", "\xc3", "\x85",
-                             "\x80", "\xf0", "\u180e", "\u2028", "\u200b", std::string(1, '\0')};
+  const std::string pieces[]{"a",        "the",  "Zx",     "1",      "42",     " ",      "  ",     "\n",     "\t",
+                             "\r\n",     "'",    "'s",     "'re",    "'l",     ".",      "--",     "я",      "мир",
+                             "的",       "。",   "\u3000", "\u00a0", "\u2003", "😀",      "é",      "½",      "\xff",
+                             "\xe2\x80", "\xc3", "\x85",   "\x80",   "\xf0",   "\u180e", "\u2028", "\u200b", std::string(1, '\0')};
   const Philox random(seed);
   std::string text;
   for (std::size_t i = 0; i < parts; ++i) text += pieces[random(i)[0] % std::size(pieces)];
@@ -34,10 +35,11 @@ std::string random_text(std::uint64_t seed, std::size_t parts) {
 }
 
 TEST(Utf8, KnowsTheCharactersOfRfc3629) {
-  for (const char* valid : {"a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+  for (const char* valid : {"a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbf",
+                            "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
     EXPECT_EQ(utf8_character(valid), std::string_view(valid).size()) << valid;
-  for (const char* invalid : {"", "\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf0\x9f\x98",
-                              "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
+  for (const char* invalid : {"", "\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
+                              "\xf0\x8f\xbf\xbf", "\xf0\x9f\x98", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
     EXPECT_EQ(utf8_character(invalid), 0u);
   EXPECT_EQ(utf8_valid_prefix("twelve bytes\xff"), 12u);
   EXPECT_EQ(utf8_valid_prefix("eleven byt\xc3\xa9\xc3"), 12u);
@@ -57,7 +59,9 @@ TEST(Pretokenizer, SplitsAsGpt2Does) {
 }
 
 TEST(Pretokenizer, KeepsBytesThatAreNotUtf8AsPiecesOfTheirOwn) {
-  EXPECT_EQ(split("ab\xff\xfe""cd"), (Pieces{"ab", "\xff\xfe", "cd"}));
+  EXPECT_EQ(split("ab\xff\xfe"
+                  "cd"),
+            (Pieces{"ab", "\xff\xfe", "cd"}));
   EXPECT_EQ(split("\xe2\x80 a"), (Pieces{"\xe2\x80", " a"}));
   EXPECT_EQ(split("a  \xff"), (Pieces{"a", "  ", "\xff"}));
   EXPECT_EQ(split(std::string_view("a\0b", 3)), (Pieces{"a", std::string(1, '\0'), "b"}));

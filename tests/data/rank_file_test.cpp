@@ -69,14 +69,16 @@ TEST(RankFile, NamesWhatIsWrongAndTheLine) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);
     EXPECT_NE(error.where().find("some.tiktoken"), std::string::npos);
     EXPECT_FALSE(error.remedy().empty());
-    for (const auto& part : file.message) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no " << part << " in\n" << error.what();
+    for (const auto& part : file.message)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no " << part << " in\n" << error.what();
   }
 }
 
 TEST(RankFile, IsTellableFromOtherText) {
   EXPECT_TRUE(looks_like_rank_file("IQ== 0\nIg== 1\n"));
   EXPECT_TRUE(looks_like_rank_file("IQ== 0\r\n"));
-  for (const char* text : {"", "IQ==", "In the beginning", "IQ== x\n", " 0\n", "{\"a\": 1}"}) EXPECT_FALSE(looks_like_rank_file(text)) << text;
+  for (const char* text : {"", "IQ==", "In the beginning", "IQ== x\n", " 0\n", "{\"a\": 1}"})
+    EXPECT_FALSE(looks_like_rank_file(text)) << text;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ inline std::filesystem::path shared_file(const std::string& name) {
   const char* folder = std::getenv("BALEEN_SHARED");
   return std::filesystem::path(folder != nullptr ? folder : BALEEN_SOURCE_DIR "/../shared") / "data" / name;
 }
-#define BALEEN_SHARED_FILE(variable, name)                     \
+#define BALEEN_SHARED_FILE(variable, name)                        \
   const std::filesystem::path variable = test::shared_file(name); \
   if (!std::filesystem::exists(variable)) GTEST_SKIP() << variable << " is not here; set BALEEN_SHARED to the folder that has data/"
 
@@ -73,11 +73,11 @@ Error error_of(Body body) {
 }
 
 // The error has this code, and its message each of the parts.
-#define EXPECT_ERROR(statement, expected_code, ...)                                                            \
-  do {                                                                                                         \
-    const ::baleen::Error thrown = ::baleen::test::error_of([&] { statement; });                               \
-    EXPECT_EQ(static_cast<int>(thrown.code()), static_cast<int>(expected_code)) << thrown.what();              \
-    for (const std::string& part : std::initializer_list<std::string>{__VA_ARGS__})                            \
+#define EXPECT_ERROR(statement, expected_code, ...)                                                                         \
+  do {                                                                                                                      \
+    const ::baleen::Error thrown = ::baleen::test::error_of([&] { statement; });                                            \
+    EXPECT_EQ(static_cast<int>(thrown.code()), static_cast<int>(expected_code)) << thrown.what();                           \
+    for (const std::string& part : std::initializer_list<std::string>{__VA_ARGS__})                                         \
       EXPECT_NE(std::string(thrown.what()).find(part), std::string::npos) << "no \"" << part << "\" in\n" << thrown.what(); \
   } while (false)
 
@@ -85,8 +85,10 @@ Error error_of(Body body) {
 inline std::string small_rank_file() {
   std::string text;
   int rank = 0;
-  for (int value = 0; value < 256; ++value) text += encode_base64(std::string(1, static_cast<char>(value))) + " " + std::to_string(rank++) + "\n";
-  for (const char* token : {"th", "he", "the", " t", " the", "in", "an", "and", " a", " and", "  ", "\n\n", "er", "ing", " in", "\xd0\xb8", " \xd0\xb8"})
+  for (int value = 0; value < 256; ++value)
+    text += encode_base64(std::string(1, static_cast<char>(value))) + " " + std::to_string(rank++) + "\n";
+  for (const char* token :
+       {"th", "he", "the", " t", " the", "in", "an", "and", " a", " and", "  ", "\n\n", "er", "ing", " in", "\xd0\xb8", " \xd0\xb8"})
     text += encode_base64(token) + " " + std::to_string(rank++) + "\n";
   return text;
 }

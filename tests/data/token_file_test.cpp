@@ -10,7 +10,9 @@ namespace {
 
 using test::TemporaryFolder;
 
-std::string words(std::initializer_list<std::int32_t> values) { return {reinterpret_cast<const char*>(values.begin()), values.size() * 4}; }
+std::string words(std::initializer_list<std::int32_t> values) {
+  return {reinterpret_cast<const char*>(values.begin()), values.size() * 4};
+}
 
 // A token file byte by byte: header words, padding, tokens.
 std::string token_file_bytes(std::initializer_list<std::int32_t> header, const std::string& tokens) {
@@ -125,7 +127,8 @@ TEST(TokenFile, SaysWhatIsWrong) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);
     EXPECT_EQ(error.where(), path.string());
     EXPECT_FALSE(error.remedy().empty());
-    for (const auto& part : file.message) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no " << part << " in\n" << error.what();
+    for (const auto& part : file.message)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "no " << part << " in\n" << error.what();
   }
   EXPECT_ERROR(TokenFile(folder / "missing.bin"), ExitCode::bad_data, "missing.bin");
   EXPECT_ERROR(TokenFile(folder.path()), ExitCode::bad_data, "directory");

@@ -40,7 +40,7 @@ TEST(Tokenizer, GivesBackAnyBytes) {
       for (std::uint64_t k = 0; k < i * 3; ++k) {
         const auto words = random(k, i);
         if (i % 3 == 0) text += static_cast<char>(words[0]);                          // any bytes
-        if (i % 3 == 1) text += "the and  in \n\xd0\xb8\xe2\x80'"[words[0] % 20];      // words and broken characters
+        if (i % 3 == 1) text += "the and  in \n\xd0\xb8\xe2\x80'"[words[0] % 20];     // words and broken characters
         if (i % 3 == 2) text += static_cast<char>(words[0] % 4 == 0 ? words[1] : 0);  // NULs
       }
       const auto ids = ids_of(*tokenizer, text);
@@ -54,7 +54,8 @@ TEST(Tokenizer, DecodesAnEndOfDocumentToNothingAndRefusesForeignIds) {
   for (const auto& tokenizer : {load_tokenizer("bytes"), small_tokenizer()}) {
     const std::int32_t end = tokenizer->end_of_document();
     EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{'a', end, 'b'}), "ab");
-    EXPECT_ERROR((void)tokenizer->decode(std::vector<std::int32_t>{'a', end + 1}), ExitCode::bad_data, std::to_string(end + 1), "position 1");
+    EXPECT_ERROR((void)tokenizer->decode(std::vector<std::int32_t>{'a', end + 1}), ExitCode::bad_data, std::to_string(end + 1),
+                 "position 1");
     EXPECT_ERROR((void)tokenizer->decode(std::vector<std::int32_t>{-1}), ExitCode::bad_data, "-1", "position 0");
   }
 }
@@ -102,14 +103,15 @@ TEST(LoadTokenizer, SaysWhatItAccepts) {
   EXPECT_ERROR((void)load_tokenizer(folder.write("a.txt", "In the beginning\n")), ExitCode::bad_data, "a.txt", "looks like text", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("a.gz", "\x1f\x8b\x08 zip")), ExitCode::bad_data, "a.gz", "gzip", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("bad.json", "{\"kind\": ")), ExitCode::bad_data, "bad.json", "JSON", accepted);
-  EXPECT_ERROR((void)load_tokenizer(folder.write("hf.json", R"({"model": {}, "added_tokens": []})")), ExitCode::bad_data, "hf.json", "Hugging Face", accepted);
+  EXPECT_ERROR((void)load_tokenizer(folder.write("hf.json", R"({"model": {}, "added_tokens": []})")), ExitCode::bad_data, "hf.json",
+               "Hugging Face", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("none.json", "{}")), ExitCode::bad_data, "none.json", "kind", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("kind.json", R"({"kind": "words"})")), ExitCode::bad_data, "kind.json", "words", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("number.json", R"({"kind": 7})")), ExitCode::bad_data, "number.json", "kind", accepted);
-  EXPECT_ERROR((void)load_tokenizer(folder.write("pattern.json", R"({"kind": "tiktoken", "pattern": "cl100k", "ranks": ""})")), ExitCode::bad_data, "pattern.json",
-               "cl100k", accepted);
-  EXPECT_ERROR((void)load_tokenizer(folder.write("ranks.json", R"({"kind": "tiktoken", "pattern": "gpt2", "ranks": "AA== 0\n"})")), ExitCode::bad_data, "ranks.json",
-               "single byte");
+  EXPECT_ERROR((void)load_tokenizer(folder.write("pattern.json", R"({"kind": "tiktoken", "pattern": "cl100k", "ranks": ""})")),
+               ExitCode::bad_data, "pattern.json", "cl100k", accepted);
+  EXPECT_ERROR((void)load_tokenizer(folder.write("ranks.json", R"({"kind": "tiktoken", "pattern": "gpt2", "ranks": "AA== 0\n"})")),
+               ExitCode::bad_data, "ranks.json", "single byte");
   EXPECT_ERROR((void)tokenizer_from_json("[1]", "a list"), ExitCode::bad_data, "a list", accepted);
 }
 
