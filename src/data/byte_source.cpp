@@ -36,16 +36,20 @@ ByteSource::ByteSource(const std::filesystem::path& path) : path_(path), file_(n
   if (std::filesystem::is_directory(path, ignored))
     throw Error(ExitCode::bad_data, "cannot read: Is a directory", path.string(), "name the files inside it");
   file_.reset(std::fopen(path.c_str(), "rbe"));
-  if (!file_) throw Error(ExitCode::bad_data, std::string("cannot read: ") + std::strerror(errno), path.string(), "check the path and its permissions");
+  if (!file_)
+    throw Error(ExitCode::bad_data, std::string("cannot read: ") + std::strerror(errno), path.string(),
+                "check the path and its permissions");
   refill();
   const bool named_gzip = path.extension() == ".gz";
-  if (block_.starts_with("\x1f\x8b")) {
+  if (block_.starts_with("\x1f\x8b\x08")) {
     inflate_ = std::make_unique<Inflate>();
     return;
   }
   const std::string format = recognise_format(std::as_bytes(std::span(block_)));
   if (named_gzip || !format.empty())
-    throw Error(ExitCode::bad_data, (named_gzip ? "not a gzip archive: it looks like " : "not text: it looks like ") + describe_content(std::as_bytes(std::span(block_))),
+    throw Error(ExitCode::bad_data,
+                (named_gzip ? "not a gzip archive: it looks like " : "not text: it looks like ") +
+                    describe_content(std::as_bytes(std::span(block_))),
                 path.string(), "text, .jsonl, or either as .gz can be tokenized");
 }
 
@@ -89,7 +93,9 @@ bool ByteSource::next_member() {
     if (used_ == block_.size() && refill() == 0) return false;
     const char byte = block_[used_];
     if (byte == '\x1f' && zeros == 0) return true;
-    if (byte != '\0') throw Error(ExitCode::bad_data, "something that is not gzip follows the archive at byte " + std::to_string(consumed_), path_.string(), repack);
+    if (byte != '\0')
+      throw Error(ExitCode::bad_data, "something that is not gzip follows the archive at byte " + std::to_string(consumed_), path_.string(),
+                  repack);
     ++zeros, ++used_, ++consumed_;
   }
 }
@@ -105,7 +111,8 @@ std::size_t ByteSource::read_gzip(char* out, std::size_t bytes) {
       state.in_member = true;
     }
     if (used_ == block_.size() && refill() == 0)
-      throw Error(ExitCode::bad_data, "the gzip archive is truncated: it ends at byte " + std::to_string(consumed_) + " inside its data", path_.string(), repack);
+      throw Error(ExitCode::bad_data, "the gzip archive is truncated: it ends at byte " + std::to_string(consumed_) + " inside its data",
+                  path_.string(), repack);
     const std::size_t available = block_.size() - used_, room = std::min<std::size_t>(bytes - done, std::size_t{1} << 30);
     state.stream.next_in = reinterpret_cast<Bytef*>(block_.data() + used_);
     state.stream.avail_in = static_cast<uInt>(available);
@@ -119,7 +126,8 @@ std::size_t ByteSource::read_gzip(char* out, std::size_t bytes) {
       state.in_member = false;
     } else if (status != Z_OK && status != Z_BUF_ERROR) {  // Z_BUF_ERROR: this block gave nothing yet
       throw Error(ExitCode::bad_data,
-                  "the gzip archive is damaged near byte " + std::to_string(consumed_) + (state.stream.msg != nullptr ? std::string(": ") + state.stream.msg : ""),
+                  "the gzip archive is damaged near byte " + std::to_string(consumed_) +
+                      (state.stream.msg != nullptr ? std::string(": ") + state.stream.msg : ""),
                   path_.string(), repack);
     }
   }

@@ -17,9 +17,9 @@ namespace baleen {
 struct Chunk {
   std::filesystem::path path;
   std::string content;
-  bool json_lines = false;        // whole lines, each a document; otherwise text
-  std::uint64_t first_line = 1;   // json_lines: the number of the first, for messages
-  bool ends_document = false;     // text: whether the document ends behind it
+  bool json_lines = false;         // whole lines, each a document; otherwise text
+  std::uint64_t first_line = 1;    // json_lines: the number of the first, for messages
+  bool ends_document = false;      // text: whether the document ends behind it
   std::uint64_t source_bytes = 0;  // bytes of the input file that it took
 };
 

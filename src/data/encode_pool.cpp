@@ -1,5 +1,6 @@
 #include "data/encode_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -41,9 +42,18 @@ EncodedChunk encode_chunk(const Chunk& chunk, const Tokenizer& tokenizer, const 
   return encoded;
 }
 
-EncodePool::EncodePool(const Tokenizer& tokenizer, std::string json_field, int threads) : tokenizer_(tokenizer), json_field_(std::move(json_field)) {
+EncodePool::EncodePool(const Tokenizer& tokenizer, std::string json_field, int threads)
+    : tokenizer_(tokenizer), json_field_(std::move(json_field)) {
   BALEEN_CHECK(threads > 0, threads);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  for (int i = 0; i < threads; ++i) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {  // a limit of the system: fewer threads give the same result
+      if (!threads_.empty()) break;
+      throw Error(ExitCode::bad_data, std::string("cannot start a thread: ") + error.what(), "tokenizing",
+                  "raise the limit on processes (ulimit -u)");
+    }
+  }
 }
 
 EncodePool::~EncodePool() {

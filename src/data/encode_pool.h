@@ -21,7 +21,8 @@ struct EncodedChunk {
   std::uint64_t source_bytes = 0;  // of the input file
 };
 
-// The ids of one chunk. JSON lines are read here; empty lines and empty documents give nothing. Throws Error(bad_data) naming file and line.
+// The ids of one chunk. JSON lines are read here; empty lines and empty documents give nothing. Throws Error(bad_data) naming file and
+// line.
 EncodedChunk encode_chunk(const Chunk& chunk, const Tokenizer& tokenizer, const std::string& json_field);
 
 class EncodePool {

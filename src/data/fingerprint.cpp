@@ -23,14 +23,16 @@ std::string hash_of(const TokenFile& file) {
   return hash.hex();
 }
 
-constexpr const char* order_name(DataOrder order) { return order == DataOrder::shuffled ? "shuffled" : "sequential"; }
+constexpr const char* order_name(DataOrder order) {
+  return order == DataOrder::shuffled ? "shuffled" : "sequential";
+}
 
 template <class Value>
 void check_key(const char* key, Value saved, Value current) {
   if (saved == current) return;
   throw Error(ExitCode::bad_config,
-              std::string("the checkpoint was made with ") + key + " = " + std::to_string(saved) + ", and the config has " + std::to_string(current) +
-                  ": the data would go on at another place or in another order",
+              std::string("the checkpoint was made with ") + key + " = " + std::to_string(saved) + ", and the config has " +
+                  std::to_string(current) + ": the data would go on at another place or in another order",
               key, "set it back, or start a new run from these weights");
 }
 
@@ -49,8 +51,11 @@ DataFingerprint TokenDataset::fingerprint() const {
 std::string DataFingerprint::to_json() const {
   nlohmann::json list = nlohmann::json::array();
   for (const File& file : files) list.push_back({{"name", file.name}, {"tokens", file.tokens}, {"hash", file.hash}});
-  return nlohmann::json{
-      {"files", list}, {"seed", seed}, {"sequence_length", sequence_length}, {"global_batch_size", global_batch_size}, {"order", order_name(order)}}
+  return nlohmann::json{{"files", list},
+                        {"seed", seed},
+                        {"sequence_length", sequence_length},
+                        {"global_batch_size", global_batch_size},
+                        {"order", order_name(order)}}
       .dump();
 }
 
@@ -59,7 +64,8 @@ DataFingerprint DataFingerprint::from_json(const std::string& text, const std::s
     const auto json = nlohmann::json::parse(text);
     DataFingerprint print;
     for (const auto& file : json.at("files"))
-      print.files.push_back({file.at("name").get<std::string>(), file.at("tokens").get<std::uint64_t>(), file.at("hash").get<std::string>()});
+      print.files.push_back(
+          {file.at("name").get<std::string>(), file.at("tokens").get<std::uint64_t>(), file.at("hash").get<std::string>()});
     print.seed = json.at("seed").get<std::uint64_t>();
     print.sequence_length = json.at("sequence_length").get<std::int64_t>();
     print.global_batch_size = json.at("global_batch_size").get<std::int64_t>();
@@ -68,7 +74,8 @@ DataFingerprint DataFingerprint::from_json(const std::string& text, const std::s
     print.order = order == "shuffled" ? DataOrder::shuffled : DataOrder::sequential;
     return print;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_data, std::string("the record of the data is not readable: ") + error.what(), where, "use another checkpoint");
+    throw Error(ExitCode::bad_data, std::string("the record of the data is not readable: ") + error.what(), where,
+                "use another checkpoint");
   }
 }
 
@@ -78,19 +85,27 @@ void check_same_data(const DataFingerprint& saved, const DataFingerprint& curren
   check_key("training.global_batch_size", saved.global_batch_size, current.global_batch_size);
   constexpr const char* remedy = "give back the files the run began with, or start a new run from these weights";
   if (saved.order != current.order)
-    throw Error(ExitCode::bad_config, std::string("the checkpoint's data order was ") + order_name(saved.order) + " and is now " + order_name(current.order),
+    throw Error(ExitCode::bad_config,
+                std::string("the checkpoint's data order was ") + order_name(saved.order) + " and is now " + order_name(current.order),
                 "data", remedy);
   for (std::size_t i = 0; i < std::max(saved.files.size(), current.files.size()); ++i) {
-    if (i >= current.files.size()) throw Error(ExitCode::bad_data, "a token file of the checkpoint's run is no longer there", saved.files[i].name, remedy);
-    if (i >= saved.files.size()) throw Error(ExitCode::bad_data, "a token file was added since the checkpoint", current.files[i].name, remedy);
+    if (i >= current.files.size())
+      throw Error(ExitCode::bad_data, "a token file of the checkpoint's run is no longer there", saved.files[i].name, remedy);
+    if (i >= saved.files.size())
+      throw Error(ExitCode::bad_data, "a token file was added since the checkpoint", current.files[i].name, remedy);
     const auto &before = saved.files[i], &now = current.files[i];
     if (before.name != now.name)
-      throw Error(ExitCode::bad_data, "token file " + std::to_string(i + 1) + " of the data was " + before.name + " when the checkpoint was made", now.name, remedy);
+      throw Error(ExitCode::bad_data,
+                  "token file " + std::to_string(i + 1) + " of the data was " + before.name + " when the checkpoint was made", now.name,
+                  remedy);
     if (before.tokens != now.tokens)
-      throw Error(ExitCode::bad_data, "the file had " + std::to_string(before.tokens) + " tokens when the checkpoint was made and has " + std::to_string(now.tokens),
-                  now.name, remedy);
+      throw Error(
+          ExitCode::bad_data,
+          "the file had " + std::to_string(before.tokens) + " tokens when the checkpoint was made and has " + std::to_string(now.tokens),
+          now.name, remedy);
     if (before.hash != now.hash)
-      throw Error(ExitCode::bad_data, "the file's content has changed since the checkpoint was made (its " + std::to_string(now.tokens) + " tokens are others)",
+      throw Error(ExitCode::bad_data,
+                  "the file's content has changed since the checkpoint was made (its " + std::to_string(now.tokens) + " tokens are others)",
                   now.name, remedy);
   }
 }

@@ -19,17 +19,22 @@ struct Signature {
 };
 
 constexpr Signature signatures[]{
-    {"\x1f\x8b"sv, "a gzip archive"},
+    {"\x1f\x8b\x08"sv, "a gzip archive"},
     {"\x28\xb5\x2f\xfd"sv, "a zstd archive"},
-    {"\xfd""7zXZ\0"sv, "an xz archive"},
+    {"\xfd"
+     "7zXZ\0"sv,
+     "an xz archive"},
     {"PK\x03\x04"sv, "a zip archive (PyTorch checkpoints are one)"},
-    {"PAR1"sv, "a Parquet file"},
+    {"PAR1\x15"sv, "a Parquet file"},
     {"ARROW1\0\0"sv, "an Arrow file"},
     {"\x93NUMPY"sv, "a NumPy array"},
     {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file"},
-    {"GGUF"sv, "a GGUF model"},
-    {"%PDF-"sv, "a PDF document"},
-    {"\x7f""ELF"sv, "a program"},
+    {"GGUF\x02\0\0\0"sv, "a GGUF model"},
+    {"GGUF\x03\0\0\0"sv, "a GGUF model"},
+    {"%PDF-1."sv, "a PDF document"},
+    {"\x7f"
+     "ELF"sv,
+     "a program"},
     {"BIN.TOK\n"sv, "an LLMQ token file"},
     {"MMIDIDX\0\0"sv, "a Megatron index"},
     {"version https://git-lfs"sv, "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"},

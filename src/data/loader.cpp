@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::string_view validation_ending = ".val.bin";
 
-bool ends_with(const std::string& text, std::string_view ending) { return std::string_view(text).ends_with(ending); }
+bool ends_with(const std::string& text, std::string_view ending) {
+  return std::string_view(text).ends_with(ending);
+}
 
 std::uint64_t samples_in(const TokenFile& file, std::int64_t sequence_length) {
   return (file.size() - 1) / static_cast<std::uint64_t>(sequence_length);
@@ -25,7 +27,8 @@ std::uint64_t samples_in(const TokenFile& file, std::int64_t sequence_length) {
 }  // namespace
 
 std::vector<fs::path> find_token_files(const std::string& pattern) {
-  if (pattern.empty()) throw Error(ExitCode::bad_config, "no token file was named", "", "give a path or a pattern such as data/train-*.bin");
+  if (pattern.empty())
+    throw Error(ExitCode::bad_config, "no token file was named", "", "give a path or a pattern such as data/train-*.bin");
   const fs::path path(pattern);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const std::string name = path.filename().string();
@@ -35,7 +38,9 @@ std::vector<fs::path> find_token_files(const std::string& pattern) {
     throw Error(ExitCode::bad_data, "no such token file", pattern, "check the path, or make the file with `baleen tokenize`");
   std::vector<fs::path> found;
   fs::directory_iterator entries(folder, error);
-  if (error) throw Error(ExitCode::bad_data, "cannot list the folder of a pattern: " + error.message(), folder.string() + " for " + pattern, "check the path");
+  if (error)
+    throw Error(ExitCode::bad_data, "cannot list the folder of a pattern: " + error.message(), folder.string() + " for " + pattern,
+                "check the path");
   for (; entries != fs::directory_iterator(); entries.increment(error)) {
     const std::string candidate = entries->path().filename().string();
     if (fnmatch(name.c_str(), candidate.c_str(), FNM_PERIOD) != 0 || fs::is_directory(entries->path(), error)) continue;
@@ -43,15 +48,16 @@ std::vector<fs::path> find_token_files(const std::string& pattern) {
     found.push_back(path.has_parent_path() ? folder / candidate : fs::path(candidate));
   }
   if (found.empty())
-    throw Error(ExitCode::bad_data, "no file matches the pattern \"" + name + "\"", "folder " + fs::absolute(folder).lexically_normal().string(),
+    throw Error(ExitCode::bad_data, "no file matches the pattern \"" + name + "\"",
+                "folder " + fs::absolute(folder).lexically_normal().string(),
                 "check the pattern, or make token files with `baleen tokenize`");
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) { return a.native() < b.native(); });
   return found;
 }
 
 TokenDataset::TokenDataset(const std::vector<fs::path>& files, const DatasetOptions& options) : options_(options) {
-  BALEEN_CHECK(options.sequence_length > 0 && options.global_batch_size > 0 && options.vocabulary > 0, options.sequence_length, options.global_batch_size,
-               options.vocabulary);
+  BALEEN_CHECK(options.sequence_length > 0 && options.global_batch_size > 0 && options.vocabulary > 0, options.sequence_length,
+               options.global_batch_size, options.vocabulary);
   BALEEN_CHECK(!files.empty(), "files", files.size());
   first_sample_.push_back(0);
   for (const fs::path& path : files) {
@@ -59,15 +65,18 @@ TokenDataset::TokenDataset(const std::vector<fs::path>& files, const DatasetOpti
     first_sample_.push_back(first_sample_.back() + samples_in(files_.back(), options.sequence_length));
   }
   if (samples() > 0) return;
-  const auto longest = std::max_element(files_.begin(), files_.end(), [](const TokenFile& a, const TokenFile& b) { return a.size() < b.size(); });
+  const auto longest =
+      std::max_element(files_.begin(), files_.end(), [](const TokenFile& a, const TokenFile& b) { return a.size() < b.size(); });
   throw Error(ExitCode::bad_data,
-              "not one sample: a sequence of " + std::to_string(options.sequence_length) + " needs " + std::to_string(options.sequence_length + 1) +
-                  " tokens in one file, and " + (files.size() == 1 ? "the file has " : "the longest has ") + std::to_string(longest->size()),
+              "not one sample: a sequence of " + std::to_string(options.sequence_length) + " needs " +
+                  std::to_string(options.sequence_length + 1) + " tokens in one file, and " +
+                  (files.size() == 1 ? "the file has " : "the longest has ") + std::to_string(longest->size()),
               longest->path().string(), "lower training.sequence_length or use more text");
 }
 
 std::uint64_t TokenDataset::tokens() const {
-  return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0}, [](std::uint64_t sum, const TokenFile& file) { return sum + file.size(); });
+  return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const TokenFile& file) { return sum + file.size(); });
 }
 
 std::uint64_t TokenDataset::sample_at(std::uint64_t position) const {

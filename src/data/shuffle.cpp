@@ -7,7 +7,8 @@
 namespace baleen {
 namespace {
 
-constexpr std::uint64_t rounds = 8;
+// Few rounds leave pairs on a small grid correlated: with 8 and five samples some orders came visibly more often.
+constexpr std::uint64_t rounds = 16;
 
 // The least r with r · r ≥ size.
 std::uint64_t root_above(std::uint64_t size) {
@@ -20,7 +21,10 @@ std::uint64_t root_above(std::uint64_t size) {
 }  // namespace
 
 Shuffle::Shuffle(std::uint64_t size, std::uint64_t seed, std::uint64_t epoch)
-    : size_(size), rows_(root_above(size)), columns_(rows_ == 0 ? 0 : (size + rows_ - 1) / rows_), philox_(derive_key(derive_key(seed, "data order"), epoch)) {
+    : size_(size),
+      rows_(root_above(size)),
+      columns_(rows_ == 0 ? 0 : (size + rows_ - 1) / rows_),
+      philox_(derive_key(derive_key(seed, "data order"), epoch)) {
   BALEEN_CHECK(size > 0 && size <= std::uint64_t{1} << 62, "size", size);
 }
 

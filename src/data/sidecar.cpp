@@ -15,13 +15,17 @@ constexpr std::string_view validation_ending = ".val.bin";
 constexpr std::string_view token_ending = ".bin";
 constexpr std::size_t max_sidecar_bytes = std::size_t{256} << 20;
 
-Json to_json_object(const TokenCounts& counts) { return {{"bytes", counts.bytes}, {"documents", counts.documents}, {"tokens", counts.tokens}}; }
+Json to_json_object(const TokenCounts& counts) {
+  return {{"bytes", counts.bytes}, {"documents", counts.documents}, {"tokens", counts.tokens}};
+}
 
 TokenCounts counts_from(const Json& json) {
   return {json.at("bytes").get<std::uint64_t>(), json.at("documents").get<std::uint64_t>(), json.at("tokens").get<std::uint64_t>()};
 }
 
-bool is_validation(const fs::path& path) { return path.filename().string().ends_with(validation_ending); }
+bool is_validation(const fs::path& path) {
+  return path.filename().string().ends_with(validation_ending);
+}
 
 // The path with another ending in place of .bin or .val.bin.
 fs::path with_ending(const fs::path& path, std::string_view old_ending, std::string_view new_ending) {
@@ -47,7 +51,8 @@ std::optional<Sidecar> read_sidecar(const TokenFile& file) {
   Sidecar sidecar = Sidecar::from_json(read_file(path, max_sidecar_bytes), path.string());
   const std::uint64_t expected = validation ? sidecar.validation.value_or(TokenCounts{}).tokens : sidecar.train.tokens;
   if (expected != file.size())
-    throw Error(ExitCode::bad_data, "it describes a file of " + std::to_string(expected) + " tokens, and " + name + " has " + std::to_string(file.size()),
+    throw Error(ExitCode::bad_data,
+                "it describes a file of " + std::to_string(expected) + " tokens, and " + name + " has " + std::to_string(file.size()),
                 path.string(), "tokenize the text again, or move away the .json that belongs to another file");
   return sidecar;
 }
@@ -55,12 +60,9 @@ std::optional<Sidecar> read_sidecar(const TokenFile& file) {
 }  // namespace
 
 std::string Sidecar::to_json() const {
-  const Json json{{"format", "baleen-tokens"},
-                  {"version", 1},
-                  {"vocabulary", vocabulary},
-                  {"end_of_document", end_of_document},
-                  {"train", to_json_object(train)},
-                  {"validation", validation ? to_json_object(*validation) : Json(nullptr)},
+  const Json json{{"format", "baleen-tokens"},          {"version", 1},
+                  {"vocabulary", vocabulary},           {"end_of_document", end_of_document},
+                  {"train", to_json_object(train)},     {"validation", validation ? to_json_object(*validation) : Json(nullptr)},
                   {"tokenizer", Json::parse(tokenizer)}};
   return json.dump(2) + "\n";
 }
@@ -109,7 +111,8 @@ std::optional<TokenFilesDescription> describe_token_files(std::span<const TokenF
       description.emplace();
       description->tokenizer = tokenizer_from_json(tokenizer, "the sidecar of " + described.string());
     } else if (sidecar->tokenizer != tokenizer) {
-      throw Error(ExitCode::bad_data, "made with another tokenizer than " + described.string(), file.path().string(), "tokenize all files with one tokenizer");
+      throw Error(ExitCode::bad_data, "made with another tokenizer than " + described.string(), file.path().string(),
+                  "tokenize all files with one tokenizer");
     }
     const TokenCounts counts = is_validation(file.path()) ? sidecar->validation.value_or(TokenCounts{}) : sidecar->train;
     sum = {sum.bytes + counts.bytes, sum.documents + counts.documents, sum.tokens + counts.tokens};

@@ -45,12 +45,14 @@ TokenFile::TokenFile(const std::filesystem::path& path) : file_(path) {
   if (bytes.size() < sizeof header || known == std::end(formats))
     throw Error(ExitCode::bad_data, "not a token file: it looks like " + describe_content(bytes), where, make_one);
   if (bytes.size() < token_header_bytes)
-    throw Error(ExitCode::bad_data,
-                "token file of " + std::to_string(bytes.size()) + " bytes is shorter than its header of " + std::to_string(token_header_bytes), where,
-                "the file was truncated: copy or make it again");
+    throw Error(
+        ExitCode::bad_data,
+        "token file of " + std::to_string(bytes.size()) + " bytes is shorter than its header of " + std::to_string(token_header_bytes),
+        where, "the file was truncated: copy or make it again");
   if (header[1] != known->version)
     throw Error(ExitCode::bad_data,
-                "token file of version " + std::to_string(header[1]) + "; version " + std::to_string(known->version) + " is read", where, make_one);
+                "token file of version " + std::to_string(header[1]) + "; version " + std::to_string(known->version) + " is read", where,
+                make_one);
   if (header[2] < 0) throw Error(ExitCode::bad_data, "the header promises " + std::to_string(header[2]) + " tokens", where, make_one);
   if (header[2] == 0) throw Error(ExitCode::bad_data, "token file without tokens", where, make_one);
   format_ = known->format;
@@ -58,9 +60,11 @@ TokenFile::TokenFile(const std::filesystem::path& path) : file_(path) {
   const std::uint64_t expected = token_header_bytes + tokens_ * token_format_bytes(format_);
   if (bytes.size() != expected)
     throw Error(ExitCode::bad_data,
-                "the header promises " + std::to_string(tokens_) + " tokens, which is a file of " + std::to_string(expected) + " bytes, but the file has " +
-                    std::to_string(bytes.size()),
-                where, bytes.size() < expected ? "the file was truncated: copy or make it again" : "bytes were added after the tokens: copy or make it again");
+                "the header promises " + std::to_string(tokens_) + " tokens, which is a file of " + std::to_string(expected) +
+                    " bytes, but the file has " + std::to_string(bytes.size()),
+                where,
+                bytes.size() < expected ? "the file was truncated: copy or make it again"
+                                        : "bytes were added after the tokens: copy or make it again");
 }
 
 template <class Body>
@@ -104,8 +108,10 @@ void TokenFile::fail_id(std::uint64_t first, std::uint64_t count, std::int64_t v
     return std::pair<std::uint64_t, std::uint32_t>(first + i, tokens[i]);
   });
   throw Error(ExitCode::bad_data,
-              "token id " + std::to_string(id) + " at token " + std::to_string(index) + " is outside the model's vocabulary of " + std::to_string(vocabulary),
-              path().string() + ", token " + std::to_string(index), "use the token file's own tokenizer and vocabulary, or tokenize the text again");
+              "token id " + std::to_string(id) + " at token " + std::to_string(index) + " is outside the model's vocabulary of " +
+                  std::to_string(vocabulary),
+              path().string() + ", token " + std::to_string(index),
+              "use the token file's own tokenizer and vocabulary, or tokenize the text again");
 }
 
 TokenFileSummary summarise(const TokenFile& file) {
@@ -119,8 +125,8 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, TokenFormat 
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   if (ids.size() > max_file_tokens - tokens_)
-    throw Error(ExitCode::bad_data, "more than " + std::to_string(max_file_tokens) + " tokens, the most that a token file can count", path_.string(),
-                "tokenize the inputs in several files, such as train-000.bin and train-001.bin, and train on train-*.bin");
+    throw Error(ExitCode::bad_data, "more than " + std::to_string(max_file_tokens) + " tokens, the most that a token file can count",
+                path_.string(), "tokenize the inputs in several files, such as train-000.bin and train-001.bin, and train on train-*.bin");
   constexpr std::size_t block = 1 << 16;
   std::vector<std::uint16_t> narrow;
   for (std::size_t i = 0; i < ids.size(); i += block) {

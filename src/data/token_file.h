@@ -16,7 +16,9 @@ inline constexpr std::uint64_t max_file_tokens = 0x7fffffff;  // the header's co
 
 enum class TokenFormat : std::uint8_t { llmc_uint16, llmc_uint32 };
 std::string_view token_format_name(TokenFormat format);
-constexpr std::size_t token_format_bytes(TokenFormat format) { return format == TokenFormat::llmc_uint16 ? 2 : 4; }
+constexpr std::size_t token_format_bytes(TokenFormat format) {
+  return format == TokenFormat::llmc_uint16 ? 2 : 4;
+}
 // uint16 where every id of the vocabulary fits in it.
 constexpr TokenFormat token_format_for(std::int64_t vocabulary) {
   return vocabulary <= 65536 ? TokenFormat::llmc_uint16 : TokenFormat::llmc_uint32;

@@ -58,27 +58,32 @@ std::uint64_t check_request(const std::vector<fs::path>& inputs, const fs::path&
   const fs::path validation = validation_path_for(output), sidecar = sidecar_path_for(output);
   if (inputs.empty()) throw Error(ExitCode::bad_config, "no input was named", "", "name at least one text, .jsonl or .gz file");
   if (!(options.val_fraction >= 0 && options.val_fraction < 1))
-    throw Error(ExitCode::bad_config, "the validation fraction " + std::to_string(options.val_fraction) + " is not in [0, 1)", "--val-fraction", "0.05 is a twentieth");
+    throw Error(ExitCode::bad_config, "the validation fraction " + std::to_string(options.val_fraction) + " is not in [0, 1)",
+                "--val-fraction", "0.05 is a twentieth");
   if (options.threads < 0) throw Error(ExitCode::bad_config, "a negative number of threads", "threads", "0 takes one a core");
+  std::error_code ignored;
+  for (const auto& written : {output, validation, sidecar})
+    if (fs::is_directory(written, ignored))
+      throw Error(ExitCode::bad_config, "a folder has the name of a file to write", written.string(), "choose another --out");
   std::uint64_t total = 0;
   for (const auto& input : inputs) {
     std::error_code error;
     if (!fs::exists(input, error)) throw Error(ExitCode::bad_data, "no such input file", input.string(), "check the path");
     for (const auto& written : {output, validation, sidecar})
-      if (same_file(input, written)) throw Error(ExitCode::bad_config, "an input would be overwritten by the output", input.string(), "choose another --out");
+      if (same_file(input, written))
+        throw Error(ExitCode::bad_config, "an input would be overwritten by the output", input.string(), "choose another --out");
     const auto bytes = fs::file_size(input, error);
     if (!error) total += bytes;
   }
-  std::error_code ignored;
   if (options.val_fraction == 0 && fs::exists(validation, ignored))
-    throw Error(ExitCode::bad_config, "a validation file of an earlier split is beside the output, and this one would train on its text", validation.string(),
-                "give --val-fraction to write it again, remove it, or choose another --out");
+    throw Error(ExitCode::bad_config, "a validation file of an earlier split is beside the output, and this one would train on its text",
+                validation.string(), "give --val-fraction to write it again, remove it, or choose another --out");
   return total;
 }
 
 // Encodes all inputs into the writer, in order. Returns what was written.
-TokenCounts write_tokens(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const TokenizeOptions& options, std::uint64_t total,
-                         TokenFileWriter& writer) {
+TokenCounts write_tokens(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const TokenizeOptions& options,
+                         std::uint64_t total, TokenFileWriter& writer) {
   const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   TokenCounts counts;
   std::uint64_t done = 0;
@@ -108,7 +113,8 @@ TokenCounts write_tokens(const std::vector<fs::path>& inputs, const Tokenizer& t
   if (reading_failed) std::rethrow_exception(reading_failed);
   counts.tokens = writer.tokens();
   if (counts.bytes == 0)
-    throw Error(ExitCode::bad_data, "the inputs hold no text", inputs.front().string(), "check the files; a .jsonl file needs a line with text in it");
+    throw Error(ExitCode::bad_data, "the inputs hold no text", inputs.front().string(),
+                "check the files; a .jsonl file needs a line with text in it");
   return counts;
 }
 
@@ -130,7 +136,8 @@ TokenCounts copy_validation(const TokenFile& file, std::uint64_t start, const To
 
 }  // namespace
 
-TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const fs::path& output, const TokenizeOptions& options) {
+TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokenizer& tokenizer, const fs::path& output,
+                              const TokenizeOptions& options) {
   const std::uint64_t total = check_request(inputs, output, options);
   TokenizeResult result;
   result.train = output;
@@ -158,7 +165,8 @@ TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokeniz
     result.validation_counts = counts;
   }
   train.finish(train_tokens);
-  const Sidecar sidecar{tokenizer.to_json(), tokenizer.vocabulary_size(), tokenizer.end_of_document(), result.train_counts, result.validation_counts};
+  const Sidecar sidecar{tokenizer.to_json(), tokenizer.vocabulary_size(), tokenizer.end_of_document(), result.train_counts,
+                        result.validation_counts};
   FileWriter sidecar_file(pending.add(result.sidecar));
   sidecar_file.write(sidecar.to_json());
   sidecar_file.sync_and_close();

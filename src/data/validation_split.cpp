@@ -11,8 +11,11 @@ namespace baleen {
 
 std::uint64_t validation_start(const TokenFile& file, std::int32_t end_of_document, double fraction) {
   const std::uint64_t size = file.size();
-  if (size < 2) throw Error(ExitCode::bad_data, "one token cannot be split into training and validation", file.path().string(), "use more text or --val-fraction 0");
-  const auto target = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size))), 1, size - 1);
+  if (size < 2)
+    throw Error(ExitCode::bad_data, "one token cannot be split into training and validation", file.path().string(),
+                "use more text or --val-fraction 0");
+  const auto target =
+      std::clamp<std::uint64_t>(static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(size))), 1, size - 1);
   const std::uint64_t exact = size - target;
   // A cut is the index behind an end of document. Candidates leave between target / 2 and 2 · target tokens behind them.
   const std::uint64_t first = target >= (size - 1) / 2 ? 1 : size - 2 * target, last = size - std::max<std::uint64_t>(1, (target + 1) / 2);

@@ -16,7 +16,9 @@ namespace {
 constexpr std::string_view gpt2_expression =
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\p{WSpace}\p{L}\p{N}]++|\p{WSpace}+(?!\P{WSpace})|\p{WSpace}+)";
 
-bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_ascii_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 // Whether text ends in the bytes of a character of White_Space (judged by bytes alone: a false yes only moves a cut).
 bool ends_in_space(std::string_view text) {
@@ -25,7 +27,8 @@ bool ends_in_space(std::string_view text) {
   constexpr std::array<std::string_view, 6> spaces{"\xc2\x85", "\xc2\xa0", "\xe1\x9a\x80", "\xe2\x80", "\xe2\x81\x9f", "\xe3\x80\x80"};
   for (const std::string_view space : spaces) {
     // U+2000 … U+203F share two bytes; some are spaces, and none is worth a cut.
-    const std::string_view tail = space == "\xe2\x80" && text.size() >= 3 ? text.substr(text.size() - 3, 2) : text.substr(text.size() - std::min(space.size(), text.size()));
+    const std::string_view tail = space == "\xe2\x80" && text.size() >= 3 ? text.substr(text.size() - 3, 2)
+                                                                          : text.substr(text.size() - std::min(space.size(), text.size()));
     if (tail == space) return true;
   }
   return false;
@@ -48,15 +51,16 @@ std::shared_ptr<const Pretokenizer> Pretokenizer::gpt2(bool jit) {
   PCRE2_SIZE at = 0;
   // split() hands over valid UTF-8 only, so that neither a check of the whole rest at each match (which would be quadratic) nor the
   // slower code of MATCH_INVALID_UTF is needed.
-  code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(gpt2_expression.data()), gpt2_expression.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED,
-                                 &error, &at, nullptr);
+  code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(gpt2_expression.data()), gpt2_expression.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
   BALEEN_CHECK(code->compiled != nullptr, "pcre2_compile", error, "at", at);
   code->jit = jit && pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE) == 0;
   return std::shared_ptr<const Pretokenizer>(new Pretokenizer(std::move(code)));
 }
 
 void Pretokenizer::split_valid(std::string_view text, std::size_t offset, std::vector<std::size_t>& ends) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr),
+                                                                                  &pcre2_match_data_free);
   if (!match) throw std::bad_alloc();
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const PCRE2_SIZE* vector = pcre2_get_ovector_pointer(match.get());

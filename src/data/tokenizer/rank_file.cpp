@@ -18,7 +18,8 @@ struct RankLine {
 constexpr const char* remedy = "each line is a base64 token, one space and its rank; take the file again from where it is published";
 
 [[noreturn]] void fail(const std::string& what, const std::string& where, std::size_t line = 0) {
-  throw Error(ExitCode::bad_data, "not a usable tiktoken rank file: " + what, where + (line > 0 ? ", line " + std::to_string(line) : ""), remedy);
+  throw Error(ExitCode::bad_data, "not a usable tiktoken rank file: " + what, where + (line > 0 ? ", line " + std::to_string(line) : ""),
+              remedy);
 }
 
 // A line's text for a message: its printable beginning.
@@ -55,14 +56,17 @@ void read_line(std::string_view line, std::size_t number, std::vector<RankLine>&
   const auto token = decode_base64(line.substr(0, space));
   if (!token || token->empty()) fail(quoted(line.substr(0, space)) + " is not a base64 token", where, number);
   if (token->size() > max_token_bytes)
-    fail("a token of " + std::to_string(token->size()) + " bytes; at most " + std::to_string(max_token_bytes) + " are allowed", where, number);
+    fail("a token of " + std::to_string(token->size()) + " bytes; at most " + std::to_string(max_token_bytes) + " are allowed", where,
+         number);
   const auto rank = parse_rank(line.substr(space + 1));
   if (!rank) fail(quoted(line.substr(space + 1)) + " is not a rank", where, number);
   if (*rank >= ranks.size())
-    fail("rank " + std::to_string(*rank) + " in a file of " + std::to_string(ranks.size()) + " tokens: ranks must be 0, 1, 2, … without holes",
+    fail("rank " + std::to_string(*rank) + " in a file of " + std::to_string(ranks.size()) +
+             " tokens: ranks must be 0, 1, 2, … without holes",
          where, number);
   RankLine& entry = ranks[*rank];
-  if (entry.line > 0) fail("rank " + std::to_string(*rank) + " was given on line " + std::to_string(entry.line) + " already", where, number);
+  if (entry.line > 0)
+    fail("rank " + std::to_string(*rank) + " was given on line " + std::to_string(entry.line) + " already", where, number);
   entry = {*token, number};
 }
 
@@ -90,12 +94,14 @@ TokenTable parse_rank_file(std::string_view content, const std::string& where) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::int32_t id = tokens.add(ranks[rank].token);
     if (static_cast<std::size_t>(id) != rank)
-      fail("the token " + encode_base64(ranks[rank].token) + " stands on line " + std::to_string(ranks[static_cast<std::size_t>(id)].line) + " too", where,
-           ranks[rank].line);
+      fail("the token " + encode_base64(ranks[rank].token) + " stands on line " + std::to_string(ranks[static_cast<std::size_t>(id)].line) +
+               " too",
+           where, ranks[rank].line);
   }
   for (int value = 0; value < 256; ++value) {
     const char byte = static_cast<char>(value);
-    if (tokens.find({&byte, 1}) < 0) fail("no token for the single byte " + std::to_string(value) + ", so not every text can be encoded", where);
+    if (tokens.find({&byte, 1}) < 0)
+      fail("no token for the single byte " + std::to_string(value) + ", so not every text can be encoded", where);
   }
   return tokens;
 }

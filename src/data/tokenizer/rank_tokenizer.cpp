@@ -17,10 +17,12 @@ constexpr PublishedVocabulary other_expressions[]{{100256, "cl100k_base"}, {1999
 
 }  // namespace
 
-RankTokenizer::RankTokenizer(TokenTable tokens, const std::string& where) : pretokenizer_(Pretokenizer::gpt2()), encoder_(std::move(tokens)) {
+RankTokenizer::RankTokenizer(TokenTable tokens, const std::string& where)
+    : pretokenizer_(Pretokenizer::gpt2()), encoder_(std::move(tokens)) {
   for (const auto& [ranks, name] : other_expressions)
     if (encoder_.tokens().size() == ranks)
-      throw Error(ExitCode::bad_data, std::string("the ranks are those of ") + name + ", which cuts text by another expression than GPT-2's", where,
+      throw Error(ExitCode::bad_data,
+                  std::string("the ranks are those of ") + name + ", which cuts text by another expression than GPT-2's", where,
                   "use GPT-2's ranks or `bytes`");
 }
 

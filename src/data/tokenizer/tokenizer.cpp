@@ -13,7 +13,8 @@
 namespace baleen {
 namespace {
 
-constexpr const char* accepted = "give `bytes`, a tiktoken rank file with GPT-2's ranks, or the .json beside a token file that `baleen tokenize` wrote";
+constexpr const char* accepted =
+    "give `bytes`, a tiktoken rank file with GPT-2's ranks, or the .json beside a token file that `baleen tokenize` wrote";
 constexpr std::size_t max_tokenizer_bytes = std::size_t{256} << 20;
 
 const std::string& string_member(const nlohmann::json& object, const char* key, const std::string& where) {
@@ -29,8 +30,9 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocabulary_size())
-      throw Error(ExitCode::bad_data, "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) + " is outside the vocabulary of " +
-                                          std::to_string(vocabulary_size()),
+      throw Error(ExitCode::bad_data,
+                  "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) + " is outside the vocabulary of " +
+                      std::to_string(vocabulary_size()),
                   "tokenizer " + std::string(kind()), "decode with the tokenizer that the tokens were made with");
     if (ids[i] != end_of_document()) text += token_bytes(ids[i]);
   }
@@ -65,7 +67,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   const std::string content = read_file(spec, max_tokenizer_bytes);
   if (content.starts_with('{')) return tokenizer_from_json(content, spec);
   if (content.empty() || looks_like_rank_file(content)) return std::make_shared<RankTokenizer>(parse_rank_file(content, spec), spec);
-  throw Error(ExitCode::bad_data, "not a tokenizer file: it looks like " + describe_content(std::as_bytes(std::span(content))), spec, accepted);
+  throw Error(ExitCode::bad_data, "not a tokenizer file: it looks like " + describe_content(std::as_bytes(std::span(content))), spec,
+              accepted);
 }
 
 }  // namespace baleen

@@ -14,7 +14,7 @@ std::size_t utf8_character(std::string_view text) {
   if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
   for (std::size_t i = 1; i < length; ++i)
     if ((byte(i) & 0xc0u) != 0x80) return 0;
-  const unsigned second = byte(1);  // its range is narrower after four of the first bytes (RFC 3629 section 4)
+  const unsigned second = byte(1);               // its range is narrower after four of the first bytes (RFC 3629 section 4)
   if (first == 0xe0 && second < 0xa0) return 0;  // overlong
   if (first == 0xed && second > 0x9f) return 0;  // surrogate
   if (first == 0xf0 && second < 0x90) return 0;  // overlong

@@ -1,0 +1,113 @@
+#include "data/tokenizer/pretokenizer.h"
+
+#include "base/rng.h"
+#include "data/tokenizer/utf8.h"
+#include "test_support.h"
+
+namespace baleen {
+namespace {
+
+using Pieces = std::vector<std::string>;
+
+Pieces split(std::string_view text, bool jit = true) {
+  std::vector<std::size_t> ends;
+  Pretokenizer::gpt2(jit)->split(text, ends);
+  Pieces pieces;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    pieces.emplace_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  EXPECT_EQ(begin, text.size());
+  return pieces;
+}
+
+// Text that mixes everything the expression tells apart, by chance.
+std::string random_text(std::uint64_t seed, std::size_t parts) {
+  const std::string pieces[]{"a",        "the",  "Zx",     "1",      "42",     " ",      "  ",     "\n",     "\t",
+                             "\r\n",     "'",    "'s",     "'re",    "'l",     ".",      "--",     "я",      "мир",
+                             "的",       "。",   "\u3000", "\u00a0", "\u2003", "😀",      "é",      "½",      "\xff",
+                             "\xe2\x80", "\xc3", "\x85",   "\x80",   "\xf0",   "\u180e", "\u2028", "\u200b", std::string(1, '\0')};
+  const Philox random(seed);
+  std::string text;
+  for (std::size_t i = 0; i < parts; ++i) text += pieces[random(i)[0] % std::size(pieces)];
+  return text;
+}
+
+TEST(Utf8, KnowsTheCharactersOfRfc3629) {
+  for (const char* valid : {"a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbf",
+                            "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(utf8_character(valid), std::string_view(valid).size()) << valid;
+  for (const char* invalid : {"", "\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
+                              "\xf0\x8f\xbf\xbf", "\xf0\x9f\x98", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
+    EXPECT_EQ(utf8_character(invalid), 0u);
+  EXPECT_EQ(utf8_valid_prefix("twelve bytes\xff"), 12u);
+  EXPECT_EQ(utf8_valid_prefix("eleven byt\xc3\xa9\xc3"), 12u);
+  EXPECT_EQ(utf8_invalid_prefix("\xff\x80\xc3\xc3\xa9"), 3u);
+}
+
+TEST(Pretokenizer, SplitsAsGpt2Does) {
+  EXPECT_EQ(split("I'm 12 years"), (Pieces{"I", "'m", " 12", " years"}));
+  EXPECT_EQ(split("we'll DON'T"), (Pieces{"we", "'ll", " DON", "'", "T"}));
+  EXPECT_EQ(split("a  b"), (Pieces{"a", " ", " b"}));
+  EXPECT_EQ(split("a \n\n b "), (Pieces{"a", " \n\n", " b", " "}));
+  EXPECT_EQ(split("a\n\nb"), (Pieces{"a", "\n", "\n", "b"}));
+  EXPECT_EQ(split("x += 1;//"), (Pieces{"x", " +=", " 1", ";//"}));
+  EXPECT_EQ(split("мир, 的。"), (Pieces{"мир", ",", " 的", "。"}));
+  EXPECT_EQ(split("a\u180e\u3000b"), (Pieces{"a", "\u180e", "\u3000", "b"}));  // U+180E is no white space since Unicode 6.3
+  EXPECT_EQ(split(""), Pieces{});
+}
+
+TEST(Pretokenizer, KeepsBytesThatAreNotUtf8AsPiecesOfTheirOwn) {
+  EXPECT_EQ(split("ab\xff\xfe"
+                  "cd"),
+            (Pieces{"ab", "\xff\xfe", "cd"}));
+  EXPECT_EQ(split("\xe2\x80 a"), (Pieces{"\xe2\x80", " a"}));
+  EXPECT_EQ(split("a  \xff"), (Pieces{"a", "  ", "\xff"}));
+  EXPECT_EQ(split(std::string_view("a\0b", 3)), (Pieces{"a", std::string(1, '\0'), "b"}));
+}
+
+TEST(Pretokenizer, SplitsTheSameWithoutJit) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::string text = random_text(seed, 2000);
+    ASSERT_EQ(split(text, false), split(text, true));
+  }
+}
+
+TEST(Pretokenizer, TakesMegabytesOfOneKind) {
+  for (const std::string unit : {"a", " ", "\n", "1", "=", "的", "\u3000", "\xff"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += unit;
+    EXPECT_LE(split(text).size(), 2u) << unit;
+    EXPECT_LE(split(text, false).size(), 2u) << unit;
+  }
+}
+
+TEST(Pretokenizer, CutsOnlyWhereBothSidesSplitAsTheWholeDoes) {
+  std::size_t cuts = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    const std::string text = random_text(100 + seed, 2 + seed % 40), more = random_text(5000 + seed, 6);
+    const std::size_t cut = Pretokenizer::safe_cut(text);
+    ASSERT_LT(cut, text.size());
+    if (cut == 0) continue;
+    ++cuts;
+    Pieces joined = split(std::string_view(text).substr(0, cut));
+    const Pieces after = split(text.substr(cut) + more);
+    joined.insert(joined.end(), after.begin(), after.end());
+    ASSERT_EQ(joined, split(text + more)) << "seed " << seed << " cut " << cut;
+  }
+  EXPECT_GT(cuts, 2000u);
+}
+
+TEST(Pretokenizer, FindsTheLastSafeCut) {
+  EXPECT_EQ(Pretokenizer::safe_cut("one two three"), 7u);
+  EXPECT_EQ(Pretokenizer::safe_cut("one two  "), 7u);
+  EXPECT_EQ(Pretokenizer::safe_cut("的。\n"), 6u);
+  EXPECT_EQ(Pretokenizer::safe_cut("的\u3000\n"), 0u);
+  EXPECT_EQ(Pretokenizer::safe_cut("a\u2003 b"), 0u);
+  EXPECT_EQ(Pretokenizer::safe_cut("\xff b"), 1u);
+  for (const char* none : {"", " ", "   ", "word", " word"}) EXPECT_EQ(Pretokenizer::safe_cut(none), 0u) << none;
+}
+
+}  // namespace
+}  // namespace baleen
