@@ -1,0 +1,153 @@
+#include "ops/matmul.h"
+
+#include "device/device.h"
+#include "ops/golden.h"
+#include "ops/support.h"
+
+namespace baleen::ops::testing {
+namespace {
+
+struct Case {
+  std::int64_t m, n, k;
+  bool a_transposed, b_transposed, accumulate;
+  std::int64_t padding;  // elements beyond a row's end in each array
+};
+
+// A stored matrix with `padding` more elements a row, which nobody may touch.
+Matrix stored(Array& array, std::int64_t rows, std::int64_t columns, std::int64_t padding, bool transposed) {
+  const Matrix matrix(array.flat().data(), DType::f32, rows, columns, columns + padding);
+  return transposed ? matrix.transpose() : matrix;
+}
+
+void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
+  const Workspace workspace(cpu::matmul_workspace(out, a, b));
+  cpu::matmul(out, a, b, accumulate, workspace.data());
+}
+
+class MatmulShapes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MatmulShapes, AgreesWithANaiveFloat64Product) {
+  const ThreadsScope threads(2);
+  const auto [m, n, k, a_transposed, b_transposed, accumulate, padding] = GetParam();
+  const std::int64_t a_rows = a_transposed ? k : m, a_columns = a_transposed ? m : k;
+  const std::int64_t b_rows = b_transposed ? n : k, b_columns = b_transposed ? k : n;
+  Array a = Array::normal(1, a_rows * (a_columns + padding)), b = Array::normal(2, b_rows * (b_columns + padding));
+  const Array start = Array::normal(3, m * (n + padding));
+  const auto run = [&] {
+    Array out = start;
+    if (!accumulate)
+      for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j) out[i * (n + padding) + j] = poison;
+    multiply(stored(out, m, n, padding, false), stored(a, a_rows, a_columns, padding, a_transposed),
+             stored(b, b_rows, b_columns, padding, b_transposed), accumulate);
+    return out;
+  };
+  const Array out = run();
+  std::vector<double> want = start.doubles();  // what lies beyond the columns stays
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = accumulate ? start[i * (n + padding) + j] : 0.0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        const double left = a[a_transposed ? l * (a_columns + padding) + i : i * (a_columns + padding) + l];
+        const double right = b[b_transposed ? j * (b_columns + padding) + l : l * (b_columns + padding) + j];
+        sum += left * right;
+      }
+      want[static_cast<std::size_t>(i * (n + padding) + j)] = sum;
+    }
+  EXPECT_LE(relative_error(out, want), fp32_bound);
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = n; j < n + padding; ++j) EXPECT_EQ(out[i * (n + padding) + j], start[i * (n + padding) + j]);
+  EXPECT_TRUE(run().same_bits(out));
+}
+
+std::vector<Case> shapes() {
+  std::vector<Case> cases;
+  for (const bool a_transposed : {false, true})
+    for (const bool b_transposed : {false, true})
+      for (const bool accumulate : {false, true})
+        for (const std::int64_t padding : {0, 5})
+          for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 37, 19}, {33, 1, 8}, {7, 13, 1}, {65, 47, 130}})
+            cases.push_back({m, n, k, a_transposed, b_transposed, accumulate, padding});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(All, MatmulShapes, ::testing::ValuesIn(shapes()), [](const auto& instance) {
+  const Case& c = instance.param;
+  return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) + (c.a_transposed ? "_at" : "") +
+         (c.b_transposed ? "_bt" : "") + (c.accumulate ? "_sum" : "") + (c.padding != 0 ? "_strided" : "");
+});
+
+TEST(Matmul, ProductOverADimensionOfZeroIsZero) {
+  Array out(6), nothing(0);
+  const Matrix a(nothing.flat().data(), DType::f32, 2, 0, 0), b(nothing.flat().data(), DType::f32, 0, 3, 3);
+  multiply(Matrix(out.tensor({2, 3})), a, b, false);
+  for (std::int64_t i = 0; i < 6; ++i) EXPECT_EQ(out[i], 0.0f);
+  Array kept(6, 4.0f);
+  multiply(Matrix(kept.tensor({2, 3})), a, b, true);
+  for (std::int64_t i = 0; i < 6; ++i) EXPECT_EQ(kept[i], 4.0f);
+  Array right(12, 1.0f);
+  multiply(Matrix(nothing.flat().data(), DType::f32, 0, 3, 3), Matrix(nothing.flat().data(), DType::f32, 0, 4, 4), Matrix(right.tensor({4, 3})),
+           false);
+}
+
+TEST(Matmul, TransposedOutIsTheTransposedProduct) {
+  Array a = Array::normal(1, 5 * 7), b = Array::normal(2, 7 * 3), plain(15), transposed(15);
+  multiply(Matrix(plain.tensor({5, 3})), Matrix(a.tensor({5, 7})), Matrix(b.tensor({7, 3})), false);
+  multiply(Matrix(transposed.tensor({3, 5})).transpose(), Matrix(a.tensor({5, 7})), Matrix(b.tensor({7, 3})), false);
+  std::vector<double> want;
+  for (std::int64_t j = 0; j < 3; ++j)
+    for (std::int64_t i = 0; i < 5; ++i) want.push_back(plain[i * 3 + j]);
+  EXPECT_LE(relative_error(transposed, want), 1e-6);
+}
+
+TEST(Matmul, ColumnRangeIsAViewOfTheColumns) {
+  Array array(24);
+  const Matrix whole(array.tensor({4, 6}));
+  const Matrix view = whole.column_range(2, 3);
+  EXPECT_EQ(view.data, static_cast<float*>(whole.data) + 2);
+  EXPECT_EQ(view.rows, 4);
+  EXPECT_EQ(view.columns, 3);
+  EXPECT_EQ(view.stride, 6);
+  EXPECT_EQ(Matrix(nullptr, DType::f32, 4, 6, 6).column_range(2, 3).data, nullptr);  // in a dry run
+  EXPECT_THROW(whole.column_range(4, 3), Error);
+  EXPECT_THROW(whole.transpose().column_range(0, 1), Error);
+}
+
+TEST(Matmul, RefusesShapesThatDoNotFitAndDtypesItLacks) {
+  Array out(6), a(8), b(12);
+  EXPECT_THROW(multiply(Matrix(out.tensor({2, 3})), Matrix(a.tensor({4, 2})), Matrix(b.tensor({4, 3})), false), Error);
+  const Matrix half(a.flat().data(), DType::bf16, 2, 4, 4);
+  try {
+    multiply(Matrix(out.tensor({2, 3})), half, Matrix(b.tensor({4, 3})), false);
+    FAIL() << "a bf16 product was not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    EXPECT_NE(error.what_is_wrong().find("bf16"), std::string::npos);
+  }
+}
+
+TEST(Matmul, ADryRunStatesTheWorkspaceAndTouchesNothing) {
+  const auto device = create_cpu_device();
+  const auto measuring = device->create_measuring_stream();
+  Arena scratch;
+  Context context{*measuring, scratch};
+  const Matrix out(nullptr, DType::f32, 64, 32, 32), a(nullptr, DType::f32, 64, 48, 48), b(nullptr, DType::f32, 32, 48, 48);
+  matmul(context, out, a, b.transpose());
+  EXPECT_GE(scratch.peak(), cpu::matmul_workspace(out, a, b.transpose()));
+  EXPECT_EQ(scratch.used(), 0u);
+}
+
+TEST(Matmul, LinearLayerAgreesWithPyTorch) {
+  const ThreadsScope threads(2);
+  const Golden golden("linear");
+  Array x = golden.array("x"), weight = golden.array("weight"), d_y = golden.array("d_y"), y(9 * 13), d_x(9 * 21), d_weight(13 * 21, 0.0f);
+  const Matrix x_(x.tensor({9, 21})), weight_(weight.tensor({13, 21})), d_y_(d_y.tensor({9, 13}));
+  multiply(Matrix(y.tensor({9, 13})), x_, weight_.transpose(), false);
+  multiply(Matrix(d_x.tensor({9, 21})), d_y_, weight_, false);
+  multiply(Matrix(d_weight.tensor({13, 21})), d_y_.transpose(), x_, true);
+  EXPECT_LE(relative_error(y, golden.want("y")), fp32_bound);
+  EXPECT_LE(relative_error(d_x, golden.want("d_x")), fp32_bound);
+  EXPECT_LE(relative_error(d_weight, golden.want("d_weight")), fp32_bound);
+}
+
+}  // namespace
+}  // namespace baleen::ops::testing
