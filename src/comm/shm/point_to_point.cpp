@@ -69,6 +69,7 @@ std::vector<std::shared_ptr<Operation>> PointToPoint::advance() {
     if (!transfer.started) {
       transfer.operation->after.wait();  // ready: returns at once, or throws the failure it stands for
       transfer.started = true;
+      moved_ = true;  // its deadline counts from here
     }
     moved_ |= advance_one(transfer);
     if (transfer.done < transfer.operation->bytes()) {
@@ -86,16 +87,14 @@ std::vector<std::shared_ptr<Operation>> PointToPoint::advance() {
 void PointToPoint::idle() {
   const auto started = std::find_if(active_.begin(), active_.end(), [](const Transfer& transfer) { return transfer.started; });
   const bool waits_for_events = std::any_of(active_.begin(), active_.end(), [](const Transfer& transfer) { return !transfer.started; });
-  if (started == active_.end() && !active_.front().operation->after.ready()) {
-    active_.front().operation->after.wait();  // nothing else to do, and this wait has its own bound
-    return;
-  }
   if (!wait_) {
     wait_.emplace(port_, started == active_.end() ? -1 : started->operation->root);
     return;  // the next advance() looks once more with the doorbell armed
   }
   if (started != active_.end()) port_.begin(started->operation->tag());
-  wait_->step(std::chrono::microseconds(waits_for_events ? 500 : 20'000));
+  // An event does not ring the doorbell when it completes, so it is looked at often. How long it may take is its own affair; an operation
+  // enqueued meanwhile does ring, and may pass the ones that cannot start.
+  wait_->step(std::chrono::microseconds(waits_for_events ? 200 : 20'000));
 }
 
 std::vector<std::shared_ptr<Operation>> PointToPoint::take_all() {

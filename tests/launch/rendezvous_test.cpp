@@ -1,0 +1,119 @@
+// Ranks that no launcher of ours has started find each other. Threads stand for processes: each has its own connection and mapping.
+#include "launch/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <latch>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "launch/rank_programs.h"
+
+namespace baleen {
+namespace {
+
+using ::testing::HasSubstr;
+using std::chrono::milliseconds;
+
+RankEnvironment rank_of(int rank, int size, const std::string& job) {
+  RankEnvironment out;
+  out.source = RankSource::torchrun;
+  out.rank = out.local_rank = rank;
+  out.size = out.local_size = size;
+  out.job = job + " of process " + std::to_string(getpid());  // test programs may run side by side
+  return out;
+}
+
+std::optional<Error> failure_of(const RankEnvironment& environment, milliseconds timeout) {
+  try {
+    share_region(environment, timeout);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  }
+}
+
+TEST(Rendezvous, AllRanksMapTheSameMemory) {
+  const std::size_t descriptors = testing::open_descriptors();
+  std::vector<std::shared_ptr<SharedRegion>> regions(4);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 3; rank >= 0; --rank)
+      threads.emplace_back([&, rank] { regions[static_cast<std::size_t>(rank)] = share_region(rank_of(rank, 4, "same"), std::chrono::seconds(20)); });
+  }
+  for (std::size_t rank = 0; rank < regions.size(); ++rank) regions[rank]->payload()[rank] = static_cast<std::byte>(rank + 1);
+  for (const auto& region : regions)
+    for (std::size_t rank = 0; rank < regions.size(); ++rank) EXPECT_EQ(region->payload()[rank], static_cast<std::byte>(rank + 1));
+  EXPECT_EQ(testing::open_descriptors(), descriptors);
+}
+
+TEST(Rendezvous, RanksThatDoNotComeAreNamed) {
+  std::jthread second([] { EXPECT_FALSE(failure_of(rank_of(2, 4, "missing"), std::chrono::seconds(20))); });
+  const auto failure = failure_of(rank_of(0, 4, "missing"), milliseconds(2000));
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ExitCode::rank_failed);
+  EXPECT_THAT(failure->what(), HasSubstr("did not come: 1, 3"));
+}
+
+TEST(Rendezvous, AMissingRankZeroIsNamed) {
+  const auto failure = failure_of(rank_of(1, 2, "headless"), milliseconds(100));
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ExitCode::rank_failed);
+  EXPECT_THAT(failure->what(), HasSubstr("for rank 0, which did not come"));
+}
+
+TEST(Rendezvous, DisagreementIsRefused) {
+  std::jthread zero([] { EXPECT_FALSE(failure_of(rank_of(0, 2, "disagree"), std::chrono::seconds(20))); });
+  const auto other_size = failure_of(rank_of(1, 3, "disagree"), std::chrono::seconds(20));
+  ASSERT_TRUE(other_size);
+  EXPECT_EQ(other_size->code(), ExitCode::bad_config);
+  const auto taken = failure_of(rank_of(0, 2, "disagree"), std::chrono::seconds(20));  // a second rank 0
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->code(), ExitCode::bad_config);
+  EXPECT_FALSE(failure_of(rank_of(1, 2, "disagree"), std::chrono::seconds(20)));
+}
+
+TEST(Rendezvous, ARankThatComesTwiceIsRefused) {
+  std::jthread zero([] { EXPECT_FALSE(failure_of(rank_of(0, 3, "twice"), std::chrono::seconds(20))); });
+  EXPECT_FALSE(failure_of(rank_of(1, 3, "twice"), std::chrono::seconds(20)));
+  const auto again = failure_of(rank_of(1, 3, "twice"), std::chrono::seconds(20));
+  ASSERT_TRUE(again);
+  EXPECT_THAT(again->what(), HasSubstr("another process has come as rank 1"));
+  EXPECT_FALSE(failure_of(rank_of(2, 3, "twice"), std::chrono::seconds(20)));
+}
+
+// Somebody who knows the name and sends rubbish, or nothing, gets nothing and keeps nobody out.
+TEST(Rendezvous, VisitorsWithoutAGreetingAreShownOut) {
+  const RankEnvironment zero_environment = rank_of(0, 2, "visitors");
+  std::jthread zero([&] { EXPECT_FALSE(failure_of(zero_environment, std::chrono::seconds(20))); });
+  const std::uint64_t job = hash_bytes(zero_environment.job.data(), zero_environment.job.size(), static_cast<std::uint64_t>(RankSource::torchrun));
+  char name[100];
+  const int length = std::snprintf(name, sizeof name, "baleen-%u-%016llx", static_cast<unsigned>(geteuid()), static_cast<unsigned long long>(job));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name, static_cast<std::size_t>(length));
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
+  for (const bool speaks : {true, false}) {
+    const Descriptor visitor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    while (connect(visitor.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) std::this_thread::sleep_for(milliseconds(1));
+    if (speaks) {
+      ASSERT_EQ(send(visitor.get(), "hello there, please", 19, MSG_NOSIGNAL), 19);
+    } else {
+      shutdown(visitor.get(), SHUT_WR);
+    }
+    char answer = 0;
+    EXPECT_LE(recv(visitor.get(), &answer, 1, 0), 0);
+  }
+  EXPECT_FALSE(failure_of(rank_of(1, 2, "visitors"), std::chrono::seconds(20)));
+}
+
+}  // namespace
+}  // namespace baleen
