@@ -58,8 +58,8 @@ class Field {
   Field(const json& value, std::string path, const std::string& where) : value_(value), path_(std::move(path)), where_(where) {}
 
   [[noreturn]] void fail(const std::string& problem) const {
-    throw Error(ExitCode::bad_data, fmt::format("malformed checkpoint: {}: {}", path_.empty() ? "manifest" : path_, problem),
-                where_, "use another checkpoint, or one from a backup");
+    throw Error(ExitCode::bad_data, fmt::format("malformed checkpoint: {}: {}", path_.empty() ? "manifest" : path_, problem), where_,
+                "use another checkpoint, or one from a backup");
   }
 
   Field operator[](const char* key) const {

@@ -186,18 +186,12 @@ std::optional<StoredType> stored_type_from_name(std::string_view name) {
 
 StoredType stored_type_of(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-      return StoredType::F32;
-    case DType::bf16:
-      return StoredType::BF16;
-    case DType::f64:
-      return StoredType::F64;
-    case DType::i32:
-      return StoredType::I32;
-    case DType::u8:
-      return StoredType::U8;
-    case DType::u64:
-      return StoredType::U64;
+    case DType::f32: return StoredType::F32;
+    case DType::bf16: return StoredType::BF16;
+    case DType::f64: return StoredType::F64;
+    case DType::i32: return StoredType::I32;
+    case DType::u8: return StoredType::U8;
+    case DType::u64: return StoredType::U64;
   }
   return StoredType::U8;
 }
@@ -229,15 +223,10 @@ void SafetensorsFile::read_floats(const StoredTensor& tensor, std::int64_t first
   if (count == 0) return;
   const std::byte* from = data(tensor).data() + static_cast<std::size_t>(first) * stored_type_bytes(tensor.type);
   switch (tensor.type) {
-    case StoredType::F32:
-      std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof(float));
-      return;
-    case StoredType::BF16:
-      return convert_each<BFloat16>(from, count, out, [](BFloat16 value) { return to_float(value); });
-    case StoredType::F16:
-      return convert_each<std::uint16_t>(from, count, out, half_to_float);
-    case StoredType::F64:
-      return convert_each<double>(from, count, out, [](double value) { return static_cast<float>(value); });
+    case StoredType::F32: std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof(float)); return;
+    case StoredType::BF16: return convert_each<BFloat16>(from, count, out, [](BFloat16 value) { return to_float(value); });
+    case StoredType::F16: return convert_each<std::uint16_t>(from, count, out, half_to_float);
+    case StoredType::F64: return convert_each<double>(from, count, out, [](double value) { return static_cast<float>(value); });
     default:
       throw Error(ExitCode::bad_data,
                   fmt::format("tensor '{}' holds {} and floating-point values are needed", tensor.name, stored_type_name(tensor.type)),

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the tests: the release build's, then those that sanitizers see most in.
+#
+#   scripts/test.sh [--full]
+#
+# Default: under 15 minutes on two cores with a cold compiler cache. --full adds the tests with the ctest label `full`, both sanitizers over
+# all `unit` and `parallel` tests, and scripts/lint.sh.
+# The last line is the verdict; exits 0 when everything passed, 1 when a test failed, 2 when it could not be built or run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+full=false
+for argument in "$@"; do
+  case "$argument" in
+    --full) full=true ;;
+    *)
+      echo "test: unknown argument '$argument'; usage: scripts/test.sh [--full]" >&2
+      exit 2
+      ;;
+  esac
+done
+
+# Folders of tests/ that the sanitizers run by default. AddressSanitizer (with UndefinedBehaviorSanitizer): what handles foreign bytes, raw
+# memory and arithmetic. ThreadSanitizer: where threads meet. A file costs 8 s of CPU under a sanitizer, so neither builds everything.
+asan_folders=(base device tensor ops launch comm sharding layers model optim data checkpoint)
+tsan_folders=(comm launch pipeline)
+if $full; then
+  asan_folders+=(pipeline plan train cli parallel)
+  tsan_folders+=(base device ops sharding layers data checkpoint train parallel)
+fi
+
+# One cache for all working trees and CI's fresh clones.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=true
+jobs=$(nproc)
+passed=0 skipped=0 failed=0
+broken=()
+
+quietly() {  # runs a command; shows its output only when it fails
+  local log status=0
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || status=$?
+  [ $status -eq 0 ] || tail -n 60 "$log"
+  rm -f "$log"
+  return $status
+}
+
+stop() {
+  echo "test: FAILED, $1"
+  exit 2
+}
+
+count_in() { sed -n "s/.*<testsuite [^>]*[[:space:]]$2=\"\([0-9]*\)\".*/\1/p;T;q" <(tr '\n' ' ' <"$1"); }
+
+# suite PRESET CTEST_ARGUMENT…: runs ctest in a built tree and adds to the counts.
+suite() {
+  local preset=$1 report="$PWD/build/$1/tests.xml" all off bad
+  shift
+  rm -f "$report"
+  # A folder whose tests were not built here stands in ctest's list as …_NOT_BUILT.
+  ctest --preset "$preset" --parallel "$jobs" --no-tests=error --output-junit "$report" -E '_NOT_BUILT$' "$@" || broken+=("$preset")
+  [ -s "$report" ] || stop "ctest ran nothing in build/$preset"
+  all=$(count_in "$report" tests) off=$(count_in "$report" skipped) bad=$(count_in "$report" failures)
+  passed=$((passed + all - off - bad)) skipped=$((skipped + off)) failed=$((failed + bad))
+}
+
+# sanitized PRESET FOLDER…: builds and runs the tests of these folders, as far as there are any.
+sanitized() {
+  local preset=$1 folder targets=()
+  shift
+  for folder in "$@"; do
+    if [ -n "$(find "tests/$folder" -name '*.cpp' -print -quit 2>/dev/null)" ]; then targets+=("test_$folder"); fi
+  done
+  [ ${#targets[@]} -gt 0 ] || return 0
+  echo "test: building $preset (${targets[*]})"
+  quietly cmake --preset "$preset" || stop "cannot configure $preset"
+  quietly cmake --build --preset "$preset" --parallel "$jobs" --target "${targets[@]}" || stop "cannot build $preset"
+  if $full; then
+    suite "$preset" -LE 'gpu'
+  else
+    suite "$preset" -LE 'full|gpu|e2e|faults'
+  fi
+}
+
+bash scripts/install-deps.sh || stop "cannot install the packages"
+
+echo "test: building release"
+quietly cmake --preset release || stop "cannot configure release"
+quietly cmake --build --preset release --parallel "$jobs" || stop "cannot build release"
+if $full; then
+  suite release
+else
+  suite release -LE full
+fi
+sanitized asan "${asan_folders[@]}"
+sanitized tsan "${tsan_folders[@]}"
+if $full; then
+  bash scripts/lint.sh || broken+=(lint)
+fi
+
+if [ ${#broken[@]} -gt 0 ]; then
+  echo "test: FAILED in ${broken[*]}; $failed tests failed, $passed passed, $skipped skipped in $SECONDS s"
+  exit 1
+fi
+echo "test: ok, $passed tests passed, $skipped skipped in $SECONDS s"
