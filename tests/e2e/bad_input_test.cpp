@@ -1,0 +1,115 @@
+// Whatever is wrong with a command, a config or the data: the exit code of DESIGN.md section 6, and a message with place and remedy.
+#include <signal.h>
+
+#include "e2e/training_fixture.h"
+
+namespace baleen::testing {
+namespace {
+
+struct BadConfig {
+  const char* name;
+  const char* set;
+  int exit_code;
+  std::vector<const char*> words;
+};
+
+void PrintTo(const BadConfig& value, std::ostream* out) { *out << value.name; }
+
+class BadConfigTest : public TrainingFixture, public ::testing::WithParamInterface<BadConfig> {};
+
+TEST_P(BadConfigTest, IsRefusedBeforeAnythingIsWritten) {
+  const CommandResult result = train("run", {"--ranks", "2", "--set", GetParam().set});
+  EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.error;
+  EXPECT_EQ(result.out, "");
+  for (const char* word : GetParam().words) EXPECT_NE(result.error.find(word), std::string::npos) << "missing '" << word << "' in: " << result.error;
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/checkpoints"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, BadConfigTest,
+    ::testing::Values(
+        BadConfig{"UnknownKey", "training.step=5", 2, {"training.step", "did you mean 'steps'"}},
+        BadConfig{"UnknownSection", "trainning.steps=5", 2, {"trainning", "did you mean [training]"}},
+        BadConfig{"WrongType", "training.steps=\"many\"", 2, {"training.steps", "expected an integer", "a string"}},
+        BadConfig{"BooleanForInteger", "training.steps=true", 2, {"training.steps", "expected an integer"}},
+        BadConfig{"FloatForInteger", "training.steps=1e3", 2, {"training.steps", "expected an integer"}},
+        BadConfig{"OutOfRange", "training.micro_batch_size=0", 2, {"training.micro_batch_size", "out of range"}},
+        BadConfig{"NegativeRate", "optimizer.lr=-1.0", 2, {"optimizer.lr", "out of range"}},
+        BadConfig{"InfiniteRate", "optimizer.lr=inf", 2, {"optimizer.lr", "out of range"}},
+        BadConfig{"BadBetas", "optimizer.betas=[0.9, 1.0]", 2, {"optimizer.betas"}},
+        BadConfig{"BadChoice", "lr_schedule.kind=cosin", 2, {"lr_schedule.kind", "cosine"}},
+        BadConfig{"TooLong", "model.max_position_embeddings=16", 2, {"sequence_length", "max_position_embeddings = 16"}},
+        BadConfig{"HeadsDoNotDivide", "model.num_attention_heads=5", 2, {"num_attention_heads", "hidden_size"}},
+        BadConfig{"KvHeadsDoNotDivide", "model.num_key_value_heads=3", 2, {"num_key_value_heads", "does not divide"}},
+        BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
+        BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
+        BadConfig{"NotInThisBuild", "parallelism.tensor=2", 2, {"parallelism.tensor"}},
+        BadConfig{"NoSuchData", "data.train=nowhere.bin", 3, {"nowhere.bin"}},
+        BadConfig{"ForeignData", "data.train=corpus.txt", 3, {"corpus.txt"}},
+        BadConfig{"IdsOutOfVocabulary", "model.vocab_size=100", 3, {"corpus.bin", "100"}},
+        BadConfig{"UnknownPreset", "model.preset=enormous", 2, {"enormous", "tiny"}}),
+    [](const auto& info) { return info.param.name; });
+
+using BadInput = TrainingFixture;
+
+TEST_F(BadInput, CommandLines) {
+  EXPECT_EQ(run_baleen({}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"trian"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"train"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"train", folder / "config.toml", "--ranks", "0"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"train", folder / "nowhere.toml"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"train", folder / "config.toml", "--set", "steps=5"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"generate", folder / "nowhere", "--prompt", "x"}).exit_code, 3);
+  EXPECT_EQ(run_baleen({"inspect", folder / "corpus.txt"}).exit_code, 3);
+  EXPECT_EQ(run_baleen({"--help"}).exit_code, 0);
+}
+
+TEST_F(BadInput, BrokenTomlNamesTheLine) {
+  write_text(folder / "config.toml", "[model]\npreset = \"tiny\"\nnonsense\n");
+  const CommandResult result = train("run");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.error.find("config.toml:3"), std::string::npos) << result.error;
+}
+
+TEST_F(BadInput, TruncatedAndEmptyTokenFiles) {
+  const std::string whole = read_text(folder / "corpus.bin");
+  write_text(folder / "corpus.bin", whole.substr(0, whole.size() - 10));
+  CommandResult result = train("run");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_NE(result.error.find("corpus.bin"), std::string::npos) << result.error;
+  write_text(folder / "corpus.bin", "");
+  result = train("run");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_NE(result.error.find("corpus.bin"), std::string::npos) << result.error;
+}
+
+TEST_F(BadInput, RunDirectoryThatCannotBeWritten) {
+  write_text(folder / "a_file", "x");
+  const CommandResult result = run_baleen(train_arguments("a_file/run", {"--ranks", "2"}));
+  EXPECT_EQ(result.exit_code, 3) << result.error;
+  EXPECT_NE(result.error.find("a_file"), std::string::npos) << result.error;
+}
+
+TEST_F(BadInput, RunDirectoryInUse) {
+  Command first(baleen_arguments(train_arguments("run", {"--set", "training.steps=100000"})));
+  while (first.running() && rows("run").empty()) {
+  }
+  const CommandResult second = train("run", {"--ranks", "2"});
+  EXPECT_EQ(second.exit_code, 2) << second.error;
+  EXPECT_NE(second.error.find("in use"), std::string::npos) << second.error;
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait().exit_code, 75);
+}
+
+TEST_F(BadInput, NonFiniteLossStopsWith5AndIsRecorded) {
+  const CommandResult result = train("run", {"--ranks", "2", "--set", "optimizer.lr=1e30", "--set", "checkpoint.every=1"});
+  EXPECT_EQ(result.exit_code, 5) << result.error;
+  EXPECT_NE(result.error.find("the numbers went bad"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("step"), std::string::npos);
+  ASSERT_FALSE(rows("run").empty());
+  EXPECT_TRUE(rows("run").back()["loss"].is_null());
+  EXPECT_EQ(run_baleen({"checkpoint", "verify", folder / "run"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace baleen::testing

@@ -1,0 +1,104 @@
+// `baleen train` as a user types it: metrics, checkpoints, resume, text from the result.
+#include <signal.h>
+
+#include <cmath>
+
+#include "e2e/training_fixture.h"
+
+namespace baleen::testing {
+namespace {
+
+using Train = TrainingFixture;
+
+TEST_F(Train, TwoRanksLearnAndLeaveACompleteRun) {
+  const CommandResult result = train("run", {"--ranks", "2", "--set", "training.eval_every=50"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.out, "");
+  const auto all = rows("run");
+  ASSERT_EQ(all.size(), 100u);
+  EXPECT_NEAR(all.front()["loss"].get<double>(), std::log(257.0), 0.5);
+  EXPECT_LT(all.back()["loss"].get<double>(), 0.6 * all.front()["loss"].get<double>());
+  for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "model_tflops", "mfu", "memory_peak_bytes", "comm_bytes",
+                          "comm_ms", "comm_exposed_ms", "bubble_fraction"})
+    EXPECT_TRUE(all.back().contains(key)) << key;
+  EXPECT_EQ(all.back()["tokens"].get<int>(), 100 * 8 * 32);
+  EXPECT_TRUE(all.back()["mfu"].is_null());
+  const std::string metrics = read_text(folder / "run/metrics.jsonl");
+  EXPECT_NE(metrics.find("\"val_loss\""), std::string::npos);
+  EXPECT_NE(metrics.find("\"bits_per_byte\""), std::string::npos);
+  for (const char* file : {"config.toml", "log.txt", "metrics.jsonl", "checkpoints/step_00000100/manifest.json"})
+    EXPECT_TRUE(std::filesystem::exists(folder / (std::string("run/") + file))) << file;
+
+  // The resolved config is a config; the finished run says so and exits 0.
+  const CommandResult again = run_baleen({"train", folder / "run/config.toml", "--ranks", "2", "--out", folder / "run"});
+  EXPECT_EQ(again.exit_code, 0) << again.error;
+  EXPECT_NE(again.error.find("finished"), std::string::npos) << again.error;
+
+  const CommandResult text = run_baleen({"generate", folder / "run", "--prompt", "Line 1", "--tokens", "40", "--temperature", "0"});
+  EXPECT_EQ(text.exit_code, 0) << text.error;
+  EXPECT_EQ(text.out.substr(0, 6), "Line 1");
+  const CommandResult eval = run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.error;
+  const auto report = nlohmann::json::parse(eval.out);
+  EXPECT_LT(report["bits_per_byte"].get<double>(), 5.0);
+  EXPECT_NEAR(report["bits_per_byte"].get<double>(), report["loss"].get<double>() / std::log(2.0), 0.01);  // bytes: a token a byte
+}
+
+TEST_F(Train, TheSameCommandTwiceGivesTheSameBits) {
+  ASSERT_EQ(train("a", {"--ranks", "3", "--set", "training.steps=12", "--set", "training.global_batch_size=12"}).exit_code, 0);
+  ASSERT_EQ(train("b", {"--ranks", "3", "--set", "training.steps=12", "--set", "training.global_batch_size=12"}).exit_code, 0);
+  EXPECT_EQ(record("a"), record("b"));
+  EXPECT_EQ(weights("a", "step_00000012"), weights("b", "step_00000012"));
+}
+
+TEST_F(Train, TermSavesExits75AndResumesToTheSameBits) {
+  ASSERT_EQ(train("whole", {"--ranks", "2"}).exit_code, 0);
+  Command command(baleen_arguments(train_arguments("stopped", {"--ranks", "2", "--set", "training.steps=100"})));
+  while (command.running() && rows("stopped").size() < 60) {
+  }
+  command.signal(SIGTERM);
+  const CommandResult stopped = command.wait();
+  ASSERT_EQ(stopped.exit_code, 75) << stopped.error;
+  EXPECT_LT(rows("stopped").size(), 100u);
+  const CommandResult resumed = train("stopped", {"--ranks", "2"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
+  EXPECT_NE(resumed.error.find("resumed from"), std::string::npos);
+  EXPECT_EQ(record("stopped"), record("whole"));
+  EXPECT_EQ(weights("stopped", "step_00000100"), weights("whole", "step_00000100"));
+}
+
+TEST_F(Train, ResumeFromAStepOrNever) {
+  const std::vector<std::string> often{"--set", "checkpoint.every=20", "--set", "checkpoint.keep=10"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), often.begin(), often.end());
+    return more;
+  };
+  ASSERT_EQ(train("run", with({})).exit_code, 0);
+  const std::string whole = record("run");
+  const CommandResult from_40 = train("run", with({"--resume", "40"}));
+  ASSERT_EQ(from_40.exit_code, 0) << from_40.error;
+  EXPECT_EQ(record("run"), whole);
+  const CommandResult missing = train("run", with({"--resume", "41"}));
+  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_NE(missing.error.find("20, 40, 60"), std::string::npos) << missing.error;
+  ASSERT_EQ(train("run", with({"--resume", "never", "--set", "training.steps=20"})).exit_code, 0);
+  EXPECT_EQ(rows("run").size(), 20u);
+  EXPECT_EQ(train("run", with({"--resume", "soon"})).exit_code, 2);
+}
+
+TEST_F(Train, NoStepsNeedNoDataAndWriteTheInitialWeights) {
+  const CommandResult result =
+      train("initial", {"--set", "training.steps=0", "--set", "data.train=", "--set", "data.validation=", "--set", "model.vocab_size=257"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_TRUE(std::filesystem::exists(folder / "initial/checkpoints/step_00000000/manifest.json"));
+}
+
+TEST_F(Train, AvgEqualsSumWithScaling) {
+  ASSERT_EQ(train("sum", {"--ranks", "2", "--set", "training.steps=30"}).exit_code, 0);
+  ASSERT_EQ(train("avg", {"--ranks", "2", "--set", "training.steps=30", "--set", "comm.gradient_reduction=avg"}).exit_code, 0);
+  const auto sum = rows("sum"), avg = rows("avg");
+  for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i]["loss"].get<double>(), avg[i]["loss"].get<double>(), 1e-5);
+}
+
+}  // namespace
+}  // namespace baleen::testing
