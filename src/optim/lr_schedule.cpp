@@ -10,7 +10,7 @@ double LrSchedule::at(std::int64_t step) const {
   if (step < warmup_steps) return peak * static_cast<double>(step) / static_cast<double>(warmup_steps);
   // Progress of the decay in [0, 1].
   const auto progress = [&](std::int64_t begin, std::int64_t end) {
-    if (end <= begin) return step > end ? 1.0 : 0.0;
+    if (end <= begin) return step > begin ? 1.0 : 0.0;
     return std::clamp(static_cast<double>(step - begin) / static_cast<double>(end - begin), 0.0, 1.0);
   };
   const double range = 1.0 - final_fraction;

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"ForeignData", "data.train=corpus.txt", 3, {"corpus.txt"}},
         BadConfig{"IdsOutOfVocabulary", "model.vocab_size=100", 3, {"corpus.bin", "100"}},
         BadConfig{"UnknownPreset", "model.preset=enormous", 2, {"enormous", "tiny"}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& instance) { return instance.param.name; });
 
 using BadInput = TrainingFixture;
 

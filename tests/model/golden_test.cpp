@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LlamaGolden,
                          ::testing::Values(Case{"tied", 4, 16, 4, 2, 6, 10000, true, {}},
                                            Case{"llama3_rope", 2, 21, 3, 1, 10, 500000, false, {"llama3", 8, 1, 4, 24}},
                                            Case{"linear_rope", 2, 11, 4, 4, 6, 10000, false, {"linear", 4, 1, 4, 8192}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
 }  // namespace baleen
