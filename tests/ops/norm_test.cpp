@@ -32,7 +32,7 @@ struct NormShape {
 };
 class RmsNorm : public ::testing::TestWithParam<NormShape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
-                         ::testing::Values(NormShape{1, 1}, NormShape{1, 7}, NormShape{3, 8}, NormShape{37, 64}, NormShape{50, 331}));
+                         ::testing::Values(NormShape{1, 1}, NormShape{1, 7}, NormShape{3, 8}, NormShape{37, 64}, NormShape{20, 131}));
 
 TEST_P(RmsNorm, ForwardAgreesWithTheDefinition) {
   const ThreadsScope threads(2);
@@ -62,7 +62,6 @@ TEST_P(RmsNorm, ForwardAgreesWithTheDefinition) {
 
 TEST_P(RmsNorm, BackwardAgreesWithNumericGradients) {
   const auto [rows, columns] = GetParam();
-  if (rows * columns > 4000) GTEST_SKIP() << "numeric gradients of this shape take too long; the small shapes cover the formula";
   const ThreadsScope threads(2);
   Array x = Array::normal(1, rows * columns), weight = Array::normal(2, columns), d_out = Array::normal(3, rows * columns);
   Array out(rows * columns), rstd(rows), d_x(rows * columns), d_residual = Array::normal(4, rows * columns);
@@ -71,12 +70,11 @@ TEST_P(RmsNorm, BackwardAgreesWithNumericGradients) {
   cpu::rms_norm_backward_input(shape(d_x), shape(d_out), Tensor(), shape(x), rstd.flat(), weight.flat());
 
   std::vector<double> by_x(static_cast<std::size_t>(rows * columns));
-  for (std::int64_t row = 0; row < rows; ++row) {  // rows do not depend on each other
-    const auto begin = static_cast<std::size_t>(row * columns), end = begin + static_cast<std::size_t>(columns);
-    const std::vector<double> all = x.doubles(), d = d_out.doubles();
-    const std::vector<double> x_row(all.begin() + begin, all.begin() + end), d_row(d.begin() + begin, d.begin() + end);
-    const auto gradient = numeric_gradient(x_row, [&](const auto& at) { return dot(reference(at, weight.doubles()), d_row); });
-    std::copy(gradient.begin(), gradient.end(), by_x.begin() + static_cast<std::ptrdiff_t>(begin));
+  const std::vector<double> all = x.doubles(), d = d_out.doubles(), weights = weight.doubles();
+  for (std::int64_t begin = 0; begin < rows * columns; begin += columns) {  // rows do not depend on each other
+    const std::vector<double> x_row(all.begin() + begin, all.begin() + begin + columns), d_row(d.begin() + begin, d.begin() + begin + columns);
+    const auto gradient = numeric_gradient(x_row, [&](const auto& at) { return dot(reference(at, weights), d_row); });
+    std::copy(gradient.begin(), gradient.end(), by_x.begin() + begin);
   }
   // A lone column is normalised to ±1: its gradient is a difference of nearly equal numbers, so only the scale of its terms bounds the error.
   if (columns > 1) {
@@ -93,7 +91,7 @@ TEST_P(RmsNorm, BackwardAgreesWithNumericGradients) {
   Array d_weight = Array::normal(5, columns);
   const std::vector<double> before = d_weight.doubles();
   cpu::rms_norm_backward_weight(d_weight.flat(), shape(d_out), shape(x), rstd.flat());
-  auto by_weight = numeric_gradient(weight.doubles(), [&](const auto& at) { return dot(reference(x.doubles(), at), d_out.doubles()); });
+  auto by_weight = numeric_gradient(weights, [&](const auto& at) { return dot(reference(all, at), d); });
   for (std::size_t i = 0; i < before.size(); ++i) by_weight[i] += before[i];
   EXPECT_LE(relative_error(d_weight, by_weight), fp32_bound);
 }

@@ -61,7 +61,7 @@ class Array {
   float operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
   std::vector<double> doubles() const { return {values_.begin(), values_.end()}; }
   bool same_bits(const Array& other) const {
-    return size() == other.size() && std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0;
+    return size() == other.size() && (size() == 0 || std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0);
   }
 
  private:

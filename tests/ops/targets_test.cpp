@@ -1,0 +1,94 @@
+// The instruction set is chosen at run time: the portable code, which no machine that tests would run by itself, must agree with the best.
+#include "ops/cpu/targets.h"
+
+#include <functional>
+
+#include "hwy/highway.h"
+#include "ops/adamw.h"
+#include "ops/attention_reference.h"
+#include "ops/cross_entropy.h"
+#include "ops/norm.h"
+#include "ops/swiglu.h"
+
+namespace baleen::ops::testing {
+namespace {
+
+// Runs with the instructions that every processor of this architecture has.
+class PortableScope {
+ public:
+  PortableScope() { choose(HWY_STATIC_TARGET); }
+  ~PortableScope() { choose(0); }
+  PortableScope(const PortableScope&) = delete;
+  PortableScope& operator=(const PortableScope&) = delete;
+
+ private:
+  static void choose(std::int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+// Each result of `run` must be near, but not all have the same bits: otherwise the portable code did not run.
+void expect_agreement(const std::function<std::vector<Array>()>& run) {
+  const std::vector<Array> best = run();
+  std::vector<Array> portable;
+  {
+    const PortableScope scope;
+    portable = run();
+  }
+  ASSERT_EQ(best.size(), portable.size());
+  bool all_same = true;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    EXPECT_LE(relative_error(portable[i], best[i].doubles()), fp32_bound) << i;
+    all_same = all_same && portable[i].same_bits(best[i]);
+  }
+  EXPECT_TRUE(!all_same || hwy::SupportedTargets() == HWY_STATIC_TARGET);
+}
+
+TEST(PortableCode, AgreesInAttention) {
+  const AttentionCase c{"portable", 1, 75, 75, 2, 1, 20};
+  AttentionShape shape = c.shape();
+  shape.query_stride = shape.out_stride = 40, shape.key_stride = 20;
+  expect_agreement([&] {
+    Array q = Array::normal(1, 75 * 40), k = Array::normal(2, 75 * 20), v = Array::normal(3, 75 * 20), d_out = Array::normal(4, 75 * 40);
+    Array out(75 * 40), lse(150), d_q(75 * 40), d_k(75 * 20), d_v(75 * 20);
+    const Workspace workspace(cpu::attention_backward_workspace(shape));
+    cpu::attention_forward(shape, out.flat(), lse.flat(), q.flat(), k.flat(), v.flat(), Tensor());
+    cpu::attention_backward(shape, d_q.flat(), d_k.flat(), d_v.flat(), d_out.flat(), q.flat(), k.flat(), v.flat(), out.flat(), lse.flat(),
+                            Tensor(), workspace.data());
+    return std::vector<Array>{out, lse, d_q, d_k, d_v};
+  });
+}
+
+TEST(PortableCode, AgreesInNormAndSwiglu) {
+  expect_agreement([] {
+    Array x = Array::normal(1, 300), delta = Array::normal(2, 300), weight = Array::normal(3, 100), d_out = Array::normal(4, 300);
+    Array out(300), residual(300), rstd(3), d_x(300), d_weight(100, 0.0f), gated(150), d_gate_up(300);
+    const auto shape = [](Array& array) { return array.tensor({3, 100}); };
+    cpu::rms_norm_forward(shape(out), shape(residual), rstd.flat(), shape(x), shape(delta), weight.flat(), 1e-5f);
+    cpu::rms_norm_backward_input(shape(d_x), shape(d_out), Tensor(), shape(residual), rstd.flat(), weight.flat());
+    cpu::rms_norm_backward_weight(d_weight.flat(), shape(d_out), shape(residual), rstd.flat());
+    cpu::swiglu_forward(gated.tensor({3, 50}), shape(x));
+    cpu::swiglu_backward(shape(d_gate_up), gated.tensor({3, 50}), shape(x));
+    return std::vector<Array>{out, residual, rstd, d_x, d_weight, gated, d_gate_up};
+  });
+}
+
+TEST(PortableCode, AgreesInCrossEntropyAndAdamW) {
+  expect_agreement([] {
+    Array logits = Array::normal(1, 3 * 77, 3.0f), weights = Array::normal(2, 100), gradients = Array::normal(3, 100), exp_avg(100, 0.1f);
+    Array exp_avg_sq(100, 0.2f), scalars(4, 0.5f), loss(1);
+    std::vector<std::int32_t> targets{5, 76, 0};
+    double sum = 0;
+    float scale = 0.5f;
+    cpu::cross_entropy_forward_backward(Tensor(&sum, DType::f64, {1}), logits.tensor({3, 77}), Tensor(targets.data(), DType::i32, {3}),
+                                        Tensor(&scale, DType::f32, {1}));
+    cpu::adamw(weights.flat(), gradients.flat(), exp_avg.flat(), exp_avg_sq.flat(), scalars.flat(), AdamWConstants());
+    cpu::sum_of_squares(Tensor(&sum, DType::f64, {1}), gradients.flat());
+    loss[0] = static_cast<float>(sum);
+    return std::vector<Array>{logits, weights, exp_avg, exp_avg_sq, loss};
+  });
+}
+
+}  // namespace
+}  // namespace baleen::ops::testing
