@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A few microseconds of spinning catch a peer that is about to finish a slot; then the core goes to whoever can use it.
-constexpr int spins = 100, yields = 8;
+constexpr int spins = 100, yields = 0;
 
 void relax() {
 #if defined(__x86_64__)
