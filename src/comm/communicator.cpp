@@ -16,7 +16,9 @@ void check_buffer(const void* buffer, std::size_t count, int parts, DType dtype)
   BALEEN_CHECK(count <= limit, "count", count, "dtype", dtype_name(dtype));
 }
 
-void check_reducible(DType dtype) { BALEEN_CHECK(dtype != DType::u8, "bytes have no sum: use all_gather, broadcast or send"); }
+void check_reducible(DType dtype) {
+  BALEEN_CHECK(dtype != DType::u8, "bytes have no sum: use all_gather, broadcast or send");
+}
 
 }  // namespace
 
@@ -63,6 +65,8 @@ Event Communicator::recv(void* buffer, std::size_t count, DType dtype, int peer,
   return do_recv(buffer, count, dtype, peer, std::move(after));
 }
 
-Event Communicator::barrier(Event after) { return do_barrier(std::move(after)); }
+Event Communicator::barrier(Event after) {
+  return do_barrier(std::move(after));
+}
 
 }  // namespace baleen

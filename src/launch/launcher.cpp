@@ -118,7 +118,8 @@ class Job {
     out.inherited_descriptor = region_->descriptor();
     out.signal_mask = signals_.previous_mask();
     // Blocked until the rank holds a StopSignal: a request that comes while the rank starts is kept, not fatal.
-    for (const int signal : StopSignal::signals) options_.graceful_stop ? sigaddset(&out.signal_mask, signal) : sigdelset(&out.signal_mask, signal);
+    for (const int signal : StopSignal::signals)
+      options_.graceful_stop ? sigaddset(&out.signal_mask, signal) : sigdelset(&out.signal_mask, signal);
     return out;
   }
 

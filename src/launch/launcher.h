@@ -18,7 +18,7 @@ struct LaunchOptions {
   int threads = 0;                                 // OpenMP threads a rank; 0: the cores this process may use divided by the ranks
   // True when the ranks hold a StopSignal and end by themselves (exit 75) when asked to. False: the first signal kills them.
   bool graceful_stop = true;
-  std::chrono::milliseconds grace{10'000};              // between the first failure and the end of everybody
+  std::chrono::milliseconds grace{10'000};                 // between the first failure and the end of everybody
   std::function<void(const std::vector<pid_t>&)> started;  // told the process ids once all run; may be empty
 };
 

@@ -83,7 +83,8 @@ RankEnvironment from_torchrun(const Variables& variables) {
     out.job += variables.text(name).value_or("") + "|";
   if (out.size > 1) {
     variables.number("MASTER_PORT", 1, 65535, "WORLD_SIZE is " + std::to_string(out.size));
-    if (!variables.has("MASTER_ADDR")) refuse("MASTER_ADDR is not set although MASTER_PORT is", "MASTER_ADDR", "start the ranks with torchrun");
+    if (!variables.has("MASTER_ADDR"))
+      refuse("MASTER_ADDR is not set although MASTER_PORT is", "MASTER_ADDR", "start the ranks with torchrun");
   }
   return out;
 }
@@ -140,11 +141,16 @@ RankEnvironment from_slurm(const Variables& variables) {
 
 std::string rank_source_name(RankSource source) {
   switch (source) {
-    case RankSource::single: return "no launcher";
-    case RankSource::baleen: return "baleen --ranks";
-    case RankSource::torchrun: return "torchrun";
-    case RankSource::open_mpi: return "mpirun (Open MPI)";
-    case RankSource::slurm: return "srun (Slurm)";
+    case RankSource::single:
+      return "no launcher";
+    case RankSource::baleen:
+      return "baleen --ranks";
+    case RankSource::torchrun:
+      return "torchrun";
+    case RankSource::open_mpi:
+      return "mpirun (Open MPI)";
+    case RankSource::slurm:
+      return "srun (Slurm)";
   }
   return "?";
 }

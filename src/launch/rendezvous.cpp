@@ -58,7 +58,9 @@ Error failure(const std::string& what, const RankEnvironment& environment, ExitC
                "start all ranks together with one command on one machine");
 }
 
-Descriptor local_socket() { return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+Descriptor local_socket() {
+  return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
 
 bool same_user(int connection) {
   ucred peer{};
@@ -112,7 +114,8 @@ Received receive_answer(int connection, const RankEnvironment& environment) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1) throw failure("rank 0 hung up before it handed out the shared memory", environment);
+  if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1)
+    throw failure("rank 0 hung up before it handed out the shared memory", environment);
   Received out{static_cast<Answer>(byte), Descriptor()};
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
@@ -131,7 +134,8 @@ std::string list_missing(const std::vector<bool>& here) {
 }
 
 // Takes one visitor's greeting and answers it.
-void welcome(const Descriptor& connection, const RankEnvironment& environment, int region, Clock::time_point deadline, std::vector<bool>& here) {
+void welcome(const Descriptor& connection, const RankEnvironment& environment, int region, Clock::time_point deadline,
+             std::vector<bool>& here) {
   if (!same_user(connection.get())) return;
   // Whoever connects speaks at once; a silent visitor must not use up the others' time.
   if (!readable_by(connection.get(), std::min(deadline, Clock::now() + std::chrono::seconds(2)))) return;
@@ -184,7 +188,8 @@ std::shared_ptr<SharedRegion> fetch(const RankEnvironment& environment, std::chr
     if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.value), address.length) == 0) break;
     // Rank 0 may not be up yet.
     if (Clock::now() >= deadline)
-      throw failure("waited " + std::to_string(timeout.count() / 1000) + " s for rank 0, which did not come (or is in another container)", environment);
+      throw failure("waited " + std::to_string(timeout.count() / 1000) + " s for rank 0, which did not come (or is in another container)",
+                    environment);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (!same_user(connection.get()))

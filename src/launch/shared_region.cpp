@@ -100,15 +100,25 @@ std::shared_ptr<SharedRegion> SharedRegion::attach(Descriptor file, int world_si
   return region;
 }
 
-SharedRegion::~SharedRegion() { munmap(base_, bytes_); }
+SharedRegion::~SharedRegion() {
+  munmap(base_, bytes_);
+}
 
-SharedRegion::Header& SharedRegion::header() const { return *std::launder(reinterpret_cast<Header*>(base_)); }
+SharedRegion::Header& SharedRegion::header() const {
+  return *std::launder(reinterpret_cast<Header*>(base_));
+}
 
-int SharedRegion::world_size() const { return static_cast<int>(header().world_size); }
+int SharedRegion::world_size() const {
+  return static_cast<int>(header().world_size);
+}
 
-AbortCell& SharedRegion::abort_cell() const { return header().abort_cell; }
+AbortCell& SharedRegion::abort_cell() const {
+  return header().abort_cell;
+}
 
-std::span<std::byte> SharedRegion::payload() const { return {base_ + page, bytes_ - page}; }
+std::span<std::byte> SharedRegion::payload() const {
+  return {base_ + page, bytes_ - page};
+}
 
 void SharedRegion::discard(std::span<std::byte> range) const {
   if (madvise(range.data(), range.size(), MADV_REMOVE) != 0) std::memset(range.data(), 0, range.size());

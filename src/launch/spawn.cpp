@@ -65,7 +65,8 @@ pid_t spawn(const SpawnRequest& request) {
 
   const pid_t launcher = getpid();
   const pid_t child = fork();
-  if (child == 0) become_rank(request, const_cast<char**>(argument_pointers.data()), const_cast<char**>(environment_pointers.data()), launcher, ends[1]);
+  if (child == 0)
+    become_rank(request, const_cast<char**>(argument_pointers.data()), const_cast<char**>(environment_pointers.data()), launcher, ends[1]);
   int error = errno;
   write_end.reset();
   if (child > 0) {
@@ -84,7 +85,8 @@ std::string own_executable() {
   std::array<char, 4096> path{};
   const ssize_t length = readlink(link.c_str(), path.data(), path.size() - 1);
   // The path by name reads better in `ps` than "exe"; the link still works when the file was replaced meanwhile.
-  struct stat by_name {}, by_link {};
+  struct stat by_name {
+  }, by_link{};
   if (length > 0 && stat(path.data(), &by_name) == 0 && stat(link.c_str(), &by_link) == 0 && by_name.st_ino == by_link.st_ino &&
       by_name.st_dev == by_link.st_dev)
     return path.data();

@@ -12,7 +12,9 @@ namespace {
 std::atomic<int> received_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-void remember(int signal) { received_signal.store(signal, std::memory_order_relaxed); }
+void remember(int signal) {
+  received_signal.store(signal, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -38,6 +40,8 @@ StopSignal::~StopSignal() {
   for (std::size_t index = 0; index < signals.size(); ++index) sigaction(signals[index], &previous_[index], nullptr);
 }
 
-int StopSignal::signal() const { return received_signal.load(std::memory_order_relaxed); }
+int StopSignal::signal() const {
+  return received_signal.load(std::memory_order_relaxed);
+}
 
 }  // namespace baleen

@@ -11,9 +11,9 @@
 namespace baleen {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::milliseconds;
 using testing::all_ranks;
+using ::testing::HasSubstr;
 using testing::run_members;
 using testing::run_ranks;
 
@@ -38,7 +38,8 @@ TEST(Failure, ADeadlineNamesCommunicatorOperationAndBothRanks) {
           failed.wait();
         } else {
           std::vector<float> data(100'000);
-          const std::string reason = failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
+          const std::string reason =
+              failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
           failed.count_down();
           EXPECT_THAT(reason, HasSubstr("communicator 'dp': all_reduce of 100000 fp32 (sum) on rank"));
           EXPECT_THAT(reason, HasSubstr("waited 0."));
@@ -133,8 +134,10 @@ TEST(Failure, DifferentOperationsAreAMismatchNotGarbage) {
   run_members(2, [](Communicator& comm) {
     std::vector<float> data(1000);
     const std::string reason = failure_of([&] {
-      if (comm.rank() == 0) comm.all_reduce(data.data(), data.data(), 1000, DType::f32, ReduceOp::sum).wait();
-      else comm.all_reduce(data.data(), data.data(), 1000, DType::f32, ReduceOp::max).wait();
+      if (comm.rank() == 0)
+        comm.all_reduce(data.data(), data.data(), 1000, DType::f32, ReduceOp::sum).wait();
+      else
+        comm.all_reduce(data.data(), data.data(), 1000, DType::f32, ReduceOp::max).wait();
       comm.barrier().wait();
     });
     EXPECT_THAT(reason, HasSubstr("all_reduce of 1000 fp32 (sum)"));

@@ -16,7 +16,14 @@ namespace {
 
 // All 2^16 halves are too many pairs; these are the corners of rounding plus a random crowd.
 std::vector<float> crowd(std::uint64_t key) {
-  std::vector<float> out{0.0f, -0.0f, 1.0f, 0x1.01p0f, 0x1.03p0f, 0x1.8p-130f, std::numeric_limits<float>::max(), std::numeric_limits<float>::infinity(),
+  std::vector<float> out{0.0f,
+                         -0.0f,
+                         1.0f,
+                         0x1.01p0f,
+                         0x1.03p0f,
+                         0x1.8p-130f,
+                         std::numeric_limits<float>::max(),
+                         std::numeric_limits<float>::infinity(),
                          -std::numeric_limits<float>::infinity()};
   for (std::uint64_t index = 0; index < 4000; ++index) {
     const float value = std::bit_cast<float>(Philox(key)(index)[0]);
@@ -32,7 +39,8 @@ TEST(Reducer, BfloatRoundingIsThatOfOneElement) {
   const std::vector<BFloat16> zeros(values.size(), BFloat16{});
   std::vector<BFloat16> result(values.size());
   reducer.finish(result.data(), values.data(), zeros.data(), values.size(), 2);
-  for (std::size_t index = 0; index < values.size(); ++index) EXPECT_EQ(result[index].bits, to_bfloat16(values[index] + 0.0f).bits) << values[index];
+  for (std::size_t index = 0; index < values.size(); ++index)
+    EXPECT_EQ(result[index].bits, to_bfloat16(values[index] + 0.0f).bits) << values[index];
 }
 
 TEST(Reducer, SumsMaximaAndMinimaAtEveryLengthAndOffset) {
@@ -63,7 +71,9 @@ TEST(Reducer, LargeUnsignedNumbersKeepTheirOrder) {
   EXPECT_EQ(out, b);
 }
 
-TEST(Reducer, BytesHaveNoSum) { EXPECT_THROW(reducer_for(DType::u8, ReduceOp::sum), Error); }
+TEST(Reducer, BytesHaveNoSum) {
+  EXPECT_THROW(reducer_for(DType::u8, ReduceOp::sum), Error);
+}
 
 }  // namespace
 }  // namespace baleen

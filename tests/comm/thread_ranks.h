@@ -44,7 +44,8 @@ inline std::vector<int> all_ranks(int size) {
 }
 
 // The same with one communicator over all ranks.
-inline void run_members(int size, const std::function<void(Communicator&)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+inline void run_members(int size, const std::function<void(Communicator&)>& body,
+                        std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   run_ranks(
       size,
       [&](World& world) {

@@ -29,7 +29,8 @@ TEST(World, OneCommunicatorAnAxisAllAtWork) {
   const Mesh mesh({.pp = 2, .replicate = 1, .dp = 2, .cp = 1, .tp = 2});
   run_ranks(8, [&](World& world) {
     std::vector<std::unique_ptr<Communicator>> axes;
-    for (const Axis axis : all_axes) axes.push_back(world.create_communicator(mesh.group(world.rank(), axis), std::string(axis_name(axis))));
+    for (const Axis axis : all_axes)
+      axes.push_back(world.create_communicator(mesh.group(world.rank(), axis), std::string(axis_name(axis))));
     std::vector<std::int32_t> sums(axes.size(), world.rank());
     std::vector<Event> events;
     for (std::size_t axis = 0; axis < axes.size(); ++axis)

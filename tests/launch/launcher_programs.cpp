@@ -18,7 +18,9 @@ namespace {
 
 constexpr int peer_failed = static_cast<int>(ExitCode::rank_failed);
 
-void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
+void nap() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
 
 // What communication does in a real rank: look at the abort flag until it is raised.
 int wait_for_abort(const SharedRegion& region) {
@@ -26,7 +28,9 @@ int wait_for_abort(const SharedRegion& region) {
   return peer_failed;
 }
 
-std::shared_ptr<SharedRegion> region_of(const RankEnvironment& me) { return SharedRegion::attach(Descriptor(me.region_descriptor), me.size); }
+std::shared_ptr<SharedRegion> region_of(const RankEnvironment& me) {
+  return SharedRegion::attach(Descriptor(me.region_descriptor), me.size);
+}
 
 // Everything the launcher promises to a rank; 1 when something is missing.
 int check_environment() {
@@ -40,8 +44,7 @@ int check_environment() {
                     std::string(std::getenv("OMP_NUM_THREADS")) == "7" && std::string(std::getenv("OMP_WAIT_POLICY")) == "passive" &&
                     std::string(std::getenv("BALEEN_TEST_WORD")) == "whale" && death_signal == SIGKILL && getppid() == me.launcher_pid &&
                     getpgrp() == getpgid(me.launcher_pid) && getsid(0) == getsid(me.launcher_pid) && sigismember(&blocked, SIGTERM) == 1 &&
-                    sigismember(&blocked, SIGCHLD) == 0 &&
-                    inherited_descriptors() == std::stoul(std::getenv("BALEEN_TEST_DESCRIPTORS"));
+                    sigismember(&blocked, SIGCHLD) == 0 && inherited_descriptors() == std::stoul(std::getenv("BALEEN_TEST_DESCRIPTORS"));
   return fine ? 0 : 1;
 }
 
@@ -103,7 +106,9 @@ int late_handler() {
 }
 
 // One rank is through when the request comes; the others save.
-int half_done() { return detect_ranks().rank == 0 ? 0 : static_cast<int>(ExitCode::stopped); }
+int half_done() {
+  return detect_ranks().rank == 0 ? 0 : static_cast<int>(ExitCode::stopped);
+}
 
 // Never ends by itself: only SIGKILL helps. Rank 0 asks the launcher to stop, and asks again until it is killed.
 int stubborn() {

@@ -98,7 +98,9 @@ TEST_F(Launcher, ARequestBeforeTheRankIsReadyIsKept) {
   EXPECT_EQ(outcome.exit_code, 75) << outcome.message;
 }
 
-TEST_F(Launcher, SomeDoneAndSomeStoppedMeansRunAgain) { EXPECT_EQ(launch_ranks(ranks_running("half_done", 3)).exit_code, 75); }
+TEST_F(Launcher, SomeDoneAndSomeStoppedMeansRunAgain) {
+  EXPECT_EQ(launch_ranks(ranks_running("half_done", 3)).exit_code, 75);
+}
 
 TEST_F(Launcher, ASecondRequestKills) {
   const LaunchOutcome outcome = launch_ranks(ranks_running("stubborn", 2));

@@ -39,7 +39,8 @@ TEST(RankEnvironment, NothingSetIsOneRank) {
 }
 
 TEST(RankEnvironment, OurOwnLauncher) {
-  const Variables ours{{"BALEEN_RANK", "2"}, {"BALEEN_WORLD_SIZE", "4"}, {"BALEEN_REGION_DESCRIPTOR", "5"}, {"BALEEN_LAUNCHER_PID", "4242"}};
+  const Variables ours{
+      {"BALEEN_RANK", "2"}, {"BALEEN_WORLD_SIZE", "4"}, {"BALEEN_REGION_DESCRIPTOR", "5"}, {"BALEEN_LAUNCHER_PID", "4242"}};
   const RankEnvironment me = detect(ours);
   EXPECT_EQ(me.source, RankSource::baleen);
   EXPECT_EQ(me.rank, 2);
@@ -56,8 +57,9 @@ TEST(RankEnvironment, OurOwnLauncher) {
   }
 }
 
-const Variables torchrun{{"RANK", "5"},           {"WORLD_SIZE", "8"},          {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}};
+const Variables torchrun{
+    {"RANK", "5"},           {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"},
+    {"MASTER_PORT", "29500"}};
 
 Variables with(Variables variables, const std::string& name, const std::string& value) {
   variables[name] = value;
@@ -108,10 +110,14 @@ TEST(RankEnvironment, OpenMpi) {
 }
 
 TEST(RankEnvironment, Slurm) {
-  const Variables slurm{{"SLURM_PROCID", "4"},           {"SLURM_NTASKS", "5"},
-                        {"SLURM_LOCALID", "0"},          {"SLURM_STEP_NODELIST", "node[1-3]"},
-                        {"SLURM_STEP_NUM_NODES", "3"},   {"SLURM_NODEID", "2"},
-                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"}, {"SLURM_JOB_ID", "77"},
+  const Variables slurm{{"SLURM_PROCID", "4"},
+                        {"SLURM_NTASKS", "5"},
+                        {"SLURM_LOCALID", "0"},
+                        {"SLURM_STEP_NODELIST", "node[1-3]"},
+                        {"SLURM_STEP_NUM_NODES", "3"},
+                        {"SLURM_NODEID", "2"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                        {"SLURM_JOB_ID", "77"},
                         {"SLURM_STEP_ID", "0"}};
   const RankEnvironment me = detect(slurm);
   EXPECT_EQ(me.source, RankSource::slurm);

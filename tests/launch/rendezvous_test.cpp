@@ -20,8 +20,8 @@
 namespace baleen {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 
 RankEnvironment rank_of(int rank, int size, const std::string& job) {
   RankEnvironment out;
@@ -47,7 +47,8 @@ TEST(Rendezvous, AllRanksMapTheSameMemory) {
   {
     std::vector<std::jthread> threads;
     for (int rank = 3; rank >= 0; --rank)
-      threads.emplace_back([&, rank] { regions[static_cast<std::size_t>(rank)] = share_region(rank_of(rank, 4, "same"), std::chrono::seconds(20)); });
+      threads.emplace_back(
+          [&, rank] { regions[static_cast<std::size_t>(rank)] = share_region(rank_of(rank, 4, "same"), std::chrono::seconds(20)); });
   }
   for (std::size_t rank = 0; rank < regions.size(); ++rank) regions[rank]->payload()[rank] = static_cast<std::byte>(rank + 1);
   for (const auto& region : regions)
@@ -94,9 +95,11 @@ TEST(Rendezvous, ARankThatComesTwiceIsRefused) {
 TEST(Rendezvous, VisitorsWithoutAGreetingAreShownOut) {
   const RankEnvironment zero_environment = rank_of(0, 2, "visitors");
   std::jthread zero([&] { EXPECT_FALSE(failure_of(zero_environment, std::chrono::seconds(20))); });
-  const std::uint64_t job = hash_bytes(zero_environment.job.data(), zero_environment.job.size(), static_cast<std::uint64_t>(RankSource::torchrun));
+  const std::uint64_t job =
+      hash_bytes(zero_environment.job.data(), zero_environment.job.size(), static_cast<std::uint64_t>(RankSource::torchrun));
   char name[100];
-  const int length = std::snprintf(name, sizeof name, "baleen-%u-%016llx", static_cast<unsigned>(geteuid()), static_cast<unsigned long long>(job));
+  const int length =
+      std::snprintf(name, sizeof name, "baleen-%u-%016llx", static_cast<unsigned>(geteuid()), static_cast<unsigned long long>(job));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name, static_cast<std::size_t>(length));

@@ -14,7 +14,9 @@
 namespace baleen {
 namespace {
 
-Descriptor copy_of(const SharedRegion& region) { return Descriptor(fcntl(region.descriptor(), F_DUPFD_CLOEXEC, 0)); }
+Descriptor copy_of(const SharedRegion& region) {
+  return Descriptor(fcntl(region.descriptor(), F_DUPFD_CLOEXEC, 0));
+}
 
 TEST(SharedRegion, TwoMappingsShareMemoryAndTheAbortFlag) {
   const auto first = SharedRegion::create(3, true);

@@ -6,7 +6,8 @@ namespace baleen {
 namespace {
 
 TEST(StopSignal, EachOfThemSetsTheFlagAndTheOldHandlersComeBack) {
-  struct sigaction before {}, after {};
+  struct sigaction before {
+  }, after{};
   sigaction(SIGTERM, nullptr, &before);
   for (const int signal : StopSignal::signals) {
     const StopSignal stop;
@@ -36,7 +37,8 @@ TEST(StopSignal, TakesASignalThatWaitedForIt) {
 }
 
 TEST(StopSignal, AnIgnoredInterruptStaysIgnored) {
-  struct sigaction ignore {}, before {};
+  struct sigaction ignore {
+  }, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGINT, &ignore, &before);
   {

@@ -1,4 +1,5 @@
-// Compiled once for each instruction set (Highway, https://github.com/google/highway); the best one this processor has is chosen at run time.
+// Compiled once for each instruction set (Highway, https://github.com/google/highway); the best one this processor has is chosen at run
+// time.
 #include "comm/ring/reducer.h"
 
 #include <cstring>
@@ -16,12 +17,16 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct Sum {
-  template <class V> HWY_INLINE V operator()(V a, V b) const { return hn::Add(a, b); }
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
+  }
 };
 // x86's own maximum and minimum return the second operand when one is NaN; a NaN must survive wherever in the ring it stands.
 template <bool maximum>
 struct Extreme {
-  template <class V> HWY_INLINE V operator()(V a, V b) const {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
     const V chosen = maximum ? hn::Max(a, b) : hn::Min(a, b);
     if constexpr (hwy::IsFloat<hn::TFromV<V>>()) return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::IsNaN(b), b, chosen));
     return chosen;
@@ -32,21 +37,29 @@ struct Extreme {
 template <class Stored>
 struct Elements {
   using Wire = Stored;
-  template <class D> static HWY_INLINE hn::Vec<D> read(D d, const Stored* from) { return hn::LoadU(d, from); }
-  template <class D> static HWY_INLINE void write(D d, hn::Vec<D> value, Stored* to) { hn::StoreU(value, d, to); }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> read(D d, const Stored* from) {
+    return hn::LoadU(d, from);
+  }
+  template <class D>
+  static HWY_INLINE void write(D d, hn::Vec<D> value, Stored* to) {
+    hn::StoreU(value, d, to);
+  }
   static Wire read_one(const Stored* from) { return *from; }
   static void write_one(Wire value, Stored* to) { *to = value; }
 };
 template <>
 struct Elements<BFloat16> {
   using Wire = float;
-  template <class D> static HWY_INLINE hn::Vec<D> read(D d, const BFloat16* from) {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> read(D d, const BFloat16* from) {
     const hn::RebindToUnsigned<D> words;
     const hn::Rebind<std::uint16_t, D> halves;
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(from)))));
   }
   // Exactly to_bfloat16: nearest, ties to even, NaN quiet.
-  template <class D> static HWY_INLINE void write([[maybe_unused]] D d, hn::Vec<D> value, BFloat16* to) {
+  template <class D>
+  static HWY_INLINE void write([[maybe_unused]] D d, hn::Vec<D> value, BFloat16* to) {
     const hn::RebindToUnsigned<D> words;
     const hn::RebindToSigned<D> signed_words;
     const hn::Rebind<std::uint16_t, D> halves;
@@ -133,22 +146,36 @@ template <class Stored>
 Reducer make(ReduceOp op) {
   Reducer out{sizeof(Stored), sizeof(typename Elements<Stored>::Wire), load<Stored>};
   switch (op) {
-    case ReduceOp::sum: out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, false>; break;
-    case ReduceOp::avg: out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, true>; break;
-    case ReduceOp::max: out.combine = combine<Stored, Extreme<true>>, out.finish = finish<Stored, Extreme<true>, false>; break;
-    case ReduceOp::min: out.combine = combine<Stored, Extreme<false>>, out.finish = finish<Stored, Extreme<false>, false>; break;
+    case ReduceOp::sum:
+      out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, false>;
+      break;
+    case ReduceOp::avg:
+      out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, true>;
+      break;
+    case ReduceOp::max:
+      out.combine = combine<Stored, Extreme<true>>, out.finish = finish<Stored, Extreme<true>, false>;
+      break;
+    case ReduceOp::min:
+      out.combine = combine<Stored, Extreme<false>>, out.finish = finish<Stored, Extreme<false>, false>;
+      break;
   }
   return out;
 }
 
 Reducer reducer(DType dtype, ReduceOp op) {
   switch (dtype) {
-    case DType::f32: return make<float>(op);
-    case DType::f64: return make<double>(op);
-    case DType::bf16: return make<BFloat16>(op);
-    case DType::i32: return make<std::int32_t>(op);
-    case DType::u64: return make<std::uint64_t>(op);
-    case DType::u8: break;
+    case DType::f32:
+      return make<float>(op);
+    case DType::f64:
+      return make<double>(op);
+    case DType::bf16:
+      return make<BFloat16>(op);
+    case DType::i32:
+      return make<std::int32_t>(op);
+    case DType::u64:
+      return make<std::uint64_t>(op);
+    case DType::u8:
+      break;
   }
   return {};
 }

@@ -17,7 +17,8 @@ struct Reducer {
   void (*load)(void* wire, const void* own, std::size_t count) = nullptr;
   // to = from ∘ own, both on the wire: what a rank on the way does.
   void (*combine)(void* to, const void* from, const void* own, std::size_t count) = nullptr;
-  // result = from ∘ own, averaged over `size` ranks where the operation says so, rounded once to the dtype: the last rank. result == own is fine.
+  // result = from ∘ own, averaged over `size` ranks where the operation says so, rounded once to the dtype: the last rank. The result may
+  // take own's place.
   void (*finish)(void* result, const void* from, const void* own, std::size_t count, int size) = nullptr;
 };
 

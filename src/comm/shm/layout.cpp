@@ -21,7 +21,9 @@ Layout::Layout(const SharedRegion& region) : payload_(region.payload()) {
   BALEEN_CHECK(windows_ >= 1, "region bytes", payload_.size(), "window bytes", window_bytes_);
 }
 
-WindowState& Layout::state(std::uint32_t window) const { return reinterpret_cast<WindowState*>(payload_.data())[window]; }
+WindowState& Layout::state(std::uint32_t window) const {
+  return reinterpret_cast<WindowState*>(payload_.data())[window];
+}
 
 std::span<std::byte> Layout::window(std::uint32_t window) const {
   return payload_.subspan(table_bytes_ + window * window_bytes_, window_bytes_);
@@ -31,7 +33,9 @@ std::byte* Layout::block(std::uint32_t window, int rank) const {
   return payload_.data() + table_bytes_ + window * window_bytes_ + static_cast<std::size_t>(rank) * block_bytes_;
 }
 
-MemberControl& Layout::member(std::uint32_t window, int rank) const { return *reinterpret_cast<MemberControl*>(block(window, rank)); }
+MemberControl& Layout::member(std::uint32_t window, int rank) const {
+  return *reinterpret_cast<MemberControl*>(block(window, rank));
+}
 
 ChannelControl& Layout::channel(std::uint32_t window, int from, int to) const {
   return *reinterpret_cast<ChannelControl*>(block(window, from) + page + static_cast<std::size_t>(to) * channel_bytes);

@@ -14,7 +14,7 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 
 // Whether `later` must wait for `earlier` to complete.
 bool ordered(const Operation& earlier, const Operation& later) {
-  if (earlier.kind == later.kind && earlier.root == later.root) return true;  // one channel
+  if (earlier.kind == later.kind && earlier.root == later.root) return true;                   // one channel
   if (earlier.kind == OperationKind::send && later.kind == OperationKind::send) return false;  // both only read
   const void* a = earlier.kind == OperationKind::send ? earlier.from : earlier.to;
   const void* b = later.kind == OperationKind::send ? later.from : later.to;

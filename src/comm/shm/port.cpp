@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A few microseconds of spinning catch a peer that is about to finish a slot; then the core goes to whoever can use it.
-constexpr int spins = 100, yields = 8;
+constexpr int spins = 100, yields = 0;
 
 void relax() {
 #if defined(__x86_64__)
@@ -104,15 +104,18 @@ void Port::join(std::uint64_t signature) {
       const std::uint64_t theirs = member(peer).signature.load(std::memory_order_acquire);
       if (theirs == signature) break;
       if (theirs != 0)
-        fail(fmt::format("communicator '{}': ranks {} and {} came with different groups or names", name_, world_rank(rank_), world_rank(peer)));
+        fail(fmt::format("communicator '{}': ranks {} and {} came with different groups or names", name_, world_rank(rank_),
+                         world_rank(peer)));
     }
   }
 }
 
 void Port::check_aborted() const {
   const AbortCell* raised = nullptr;
-  if (region_->abort_cell().raised()) raised = &region_->abort_cell();
-  else if (member(0).group_abort.raised()) raised = &member(0).group_abort;
+  if (region_->abort_cell().raised())
+    raised = &region_->abort_cell();
+  else if (member(0).group_abort.raised())
+    raised = &member(0).group_abort;
   if (raised == nullptr) return;
   throw Error(ExitCode::rank_failed, raised->reason(),
               fmt::format("rank {}, communicator '{}', {}", world_rank(rank_), name_, describe(tag_)),
@@ -131,7 +134,9 @@ void Port::fail(const std::string& reason) {
   throw Error(ExitCode::rank_failed, reason);  // not reached: the cell is raised
 }
 
-void Port::wake() { ring(member(rank_)); }
+void Port::wake() {
+  ring(member(rank_));
+}
 
 // Pairs with Wait::step: either the sleeper sees the new value of the doorbell, or we see that it sleeps. Both sides store, then load, in
 // sequentially consistent order.
@@ -165,7 +170,9 @@ Port::Wait::~Wait() {
   if (steps_ > spins) port_.member(port_.rank_).waiting_for.store(0, std::memory_order_relaxed);
 }
 
-void Port::Wait::arm() { armed_ = port_.member(port_.rank_).doorbell.load(std::memory_order_seq_cst); }
+void Port::Wait::arm() {
+  armed_ = port_.member(port_.rank_).doorbell.load(std::memory_order_seq_cst);
+}
 
 void Port::Wait::step(std::chrono::microseconds longest_sleep) {
   ++steps_;
@@ -186,7 +193,8 @@ void Port::Wait::step(std::chrono::microseconds longest_sleep) {
   me.sleeping.store(0, std::memory_order_relaxed);
 }
 
-// Time in which this process was itself stopped (a terminal's ^Z, a suspended laptop) is nobody's delay: one look counts for at most 100 ms.
+// Time in which this process was itself stopped (a terminal's ^Z, a suspended laptop) is nobody's delay: one look counts for at most 100
+// ms.
 void Port::Wait::check_deadline() {
   const Clock::time_point now = Clock::now();
   waited_ += std::min<std::chrono::nanoseconds>(now - last_look_, std::chrono::milliseconds(100));

@@ -1,7 +1,8 @@
 // A rank's end of a communicator in shared memory: messages to and from its members, and every way of waiting for them.
 //
 // A wait spins briefly, then yields, then sleeps on the rank's doorbell; while it lasts it watches the abort flags and its deadline. When
-// the deadline passes the whole job is aborted, with a reason that names this communicator, the operation, this rank and the one waited for.
+// the deadline passes the whole job is aborted, with a reason that names this communicator, the operation, this rank and the one waited
+// for.
 #pragma once
 
 #include <atomic>
@@ -94,7 +95,7 @@ class Port final : public RingTransport {
   std::string name_;
   std::chrono::milliseconds timeout_;
   std::atomic<std::uint64_t>& sent_;
-  std::vector<MemberControl*> controls_;    // by member
+  std::vector<MemberControl*> controls_;      // by member
   std::vector<Channel> outgoing_, incoming_;  // by member
   OperationTag tag_;
 };

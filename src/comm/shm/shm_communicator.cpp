@@ -34,7 +34,8 @@ class BusyTime {
   explicit BusyTime(std::atomic<std::uint64_t>& total) : total_(total), begin_(std::chrono::steady_clock::now()) {}
   ~BusyTime() {
     const auto spent = std::chrono::steady_clock::now() - begin_;
-    total_.fetch_add(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()), std::memory_order_relaxed);
+    total_.fetch_add(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()),
+                     std::memory_order_relaxed);
   }
   BusyTime(const BusyTime&) = delete;
   BusyTime& operator=(const BusyTime&) = delete;
@@ -98,7 +99,9 @@ Event ShmCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int
   return enqueue({OperationKind::recv, nullptr, buffer, count, dtype, ReduceOp::sum, peer}, std::move(after));
 }
 
-Event ShmCommunicator::do_barrier(Event after) { return enqueue({OperationKind::barrier}, std::move(after)); }
+Event ShmCommunicator::do_barrier(Event after) {
+  return enqueue({OperationKind::barrier}, std::move(after));
+}
 
 Event ShmCommunicator::enqueue(const Request& request, Event after) {
   auto operation = std::make_shared<Operation>();
@@ -183,15 +186,19 @@ void ShmCommunicator::run(const Operation& operation) {
       return;
     }
     case OperationKind::reduce_scatter:
-      return ring_reduce_scatter(port_, from, to, Partition::of_equal_parts(operation.count, size()), reducer_for(operation.dtype, operation.op));
+      return ring_reduce_scatter(port_, from, to, Partition::of_equal_parts(operation.count, size()),
+                                 reducer_for(operation.dtype, operation.op));
     case OperationKind::all_gather:
       return ring_all_gather(port_, from, to, Partition::of_equal_parts(operation.count, size()), element);
-    case OperationKind::broadcast: return ring_broadcast(port_, to, operation.bytes(), operation.root);
-    case OperationKind::barrier: return barrier();
+    case OperationKind::broadcast:
+      return ring_broadcast(port_, to, operation.bytes(), operation.root);
+    case OperationKind::barrier:
+      return barrier();
     case OperationKind::none:
     case OperationKind::create:
     case OperationKind::send:
-    case OperationKind::recv: break;
+    case OperationKind::recv:
+      break;
   }
   BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
 }

@@ -21,8 +21,9 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedRegion> region, int rank, std::chrono::
     : region_(std::move(region)), rank_(rank), timeout_(timeout) {
   BALEEN_CHECK(rank >= 0 && rank < size(), "rank", rank, "size", size());
   if (size() > max_shm_ranks)
-    throw Error(ExitCode::bad_config, std::to_string(size()) + " ranks are more than the built-in backend's " + std::to_string(max_shm_ranks),
-                "[comm] backend", "use fewer ranks, or the MPI or NCCL backend");
+    throw Error(ExitCode::bad_config,
+                std::to_string(size()) + " ranks are more than the built-in backend's " + std::to_string(max_shm_ranks), "[comm] backend",
+                "use fewer ranks, or the MPI or NCCL backend");
 }
 
 std::unique_ptr<Communicator> ShmWorld::create_communicator(const std::vector<int>& ranks, const std::string& name) {

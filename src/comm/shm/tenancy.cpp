@@ -18,7 +18,8 @@ Tenancy::Tenancy(std::shared_ptr<SharedRegion> region, std::uint64_t call, const
     if (region_->abort_cell().raised())
       throw Error(ExitCode::rank_failed, region_->abort_cell().reason(), "creating communicator '" + name + "'");
     if (std::chrono::steady_clock::now() > deadline)
-      throw Error(ExitCode::rank_failed, fmt::format("no room for communicator '{}': {} are still open on some rank", name, layout_.windows()), "",
+      throw Error(ExitCode::rank_failed,
+                  fmt::format("no room for communicator '{}': {} are still open on some rank", name, layout_.windows()), "",
                   "close communicators that are no longer used");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // rare: a window comes round again after all the others
   }
