@@ -38,7 +38,7 @@ while read -r name _ path _; do
   fi
   install -m 644 "$(readlink -f "$path")" "$target/lib/$name"
   copied=$((copied + 1))
-done < <(ldd "$binary" | grep '=>')
+done <<<"$(ldd "$binary" | grep '=>')"
 install -m 755 "$binary" "$target/baleen"
 if [ -f "$root/LICENSE" ]; then install -m 644 "$root/LICENSE" "$root/NOTICE" "$target/"; fi
 
@@ -50,5 +50,5 @@ while read -r name _ path _; do
     echo "bundle: the copy takes $name from $path and not from its own lib/ (is the binary linked with rpath \$ORIGIN/lib?)" >&2
     exit 1
   fi
-done < <(env -u LD_LIBRARY_PATH ldd "$target/baleen" | grep '=>')
+done <<<"$(env -u LD_LIBRARY_PATH ldd "$target/baleen" | grep '=>')"
 echo "bundle: ok, $target: baleen and $copied libraries, $(du -sh "$target" | cut -f1); needs glibc $(getconf GNU_LIBC_VERSION | cut -d' ' -f2) or newer"

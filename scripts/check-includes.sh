@@ -17,9 +17,9 @@ folders=()
 for folder in src tests bench scripts; do
   [ -d "$folder" ] && folders+=("$folder")
 done
-mapfile -t all < <(list "${folders[@]}")
-mapfile -t sources < <(list src)
-if [ ${#sources[@]} -eq 0 ]; then
+mapfile -t all <<<"$(list "${folders[@]}")"
+mapfile -t sources <<<"$(list src)"
+if [ -z "${sources[0]}" ]; then
   echo "check-includes: no sources under $root/src" >&2
   exit 2
 fi

@@ -31,10 +31,12 @@ done
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-missing() {
+# Sets `wanted` to what is not there. (No process substitution in these scripts: a bare tree may have no /dev/fd.)
+find_missing() {
   local package
+  wanted=()
   for package in "${packages[@]}"; do
-    installed "$package" || echo "$package"
+    installed "$package" || wanted+=("$package")
   done
 }
 
@@ -43,7 +45,7 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 2
 fi
 
-mapfile -t wanted < <(missing)
+find_missing
 [ ${#wanted[@]} -eq 0 ] && exit 0
 
 as_root=()
@@ -66,7 +68,7 @@ if ! "${apt[@]}" install --no-install-recommends "${wanted[@]}" </dev/null >"$lo
   echo "install-deps: apt-get could not install the packages; the reason stands above" >&2
   exit 1
 fi
-mapfile -t wanted < <(missing)
+find_missing
 if [ ${#wanted[@]} -ne 0 ]; then
   echo "install-deps: still missing: ${wanted[*]}" >&2
   exit 1

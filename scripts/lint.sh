@@ -27,7 +27,7 @@ folders=()
 for folder in src tests bench; do
   [ -d "$folder" ] && folders+=("$folder")
 done
-mapfile -t formatted < <(find "${folders[@]}" -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | LC_ALL=C sort)
+mapfile -t formatted <<<"$(find "${folders[@]}" -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | LC_ALL=C sort)"
 if $fix; then
   clang-format-19 -i "${formatted[@]}"
 fi
@@ -41,7 +41,7 @@ if [ -n "$unformatted" ]; then
 fi
 
 if [ ${#files[@]} -eq 0 ]; then
-  mapfile -t files < <(find src -name '*.cpp' | LC_ALL=C sort)
+  mapfile -t files <<<"$(find src -name '*.cpp' | LC_ALL=C sort)"
 fi
 # What clang-tidy counts ("12345 warnings generated, suppressed …") is of no interest; findings go to standard output.
 if ! printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-19 --quiet -p build/release 2>/dev/null; then

@@ -75,6 +75,20 @@ TEST_F(DamagedCheckpoint, EveryFlippedBitIsFoundByVerify) {
   }
 }
 
+TEST_F(DamagedCheckpoint, AChangeThatLeavesTheFileReadableIsFoundByVerify) {
+  // Only the checksum of the whole file covers this one.
+  std::string bytes = read_text(shard_);
+  const std::string before = R"("rank":"1")";
+  const auto position = bytes.find(before);
+  ASSERT_NE(position, std::string::npos);
+  bytes[position + before.size() - 2] = '0';
+  write_text(shard_, bytes);
+  expect_content(checkpoint_, {1, 1}, 3);
+  const auto problems = CheckpointReader(checkpoint_).verify();
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems[0].find("do not match the file's checksum"), std::string::npos) << problems[0];
+}
+
 TEST_F(DamagedCheckpoint, AFlippedBitInTheDataIsFoundWhenReadAndOnlyThen) {
   std::string bytes = read_text(shard_);
   bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
