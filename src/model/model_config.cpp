@@ -85,17 +85,17 @@ void complete_and_validate(ModelConfig& config, const std::string& where) {
   require_positive(where, "intermediate_size", config.intermediate_size);
   require_positive(where, "num_hidden_layers", config.num_hidden_layers);
   require_positive(where, "num_attention_heads", config.num_attention_heads);
-  if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
-  require_positive(where, "num_key_value_heads", config.num_key_value_heads);
-  if (config.num_attention_heads % config.num_key_value_heads != 0)
-    reject(where, "num_key_value_heads", fmt::format("{} does not divide num_attention_heads = {}", config.num_key_value_heads, config.num_attention_heads),
-           "use a divisor of num_attention_heads");
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0)
       reject(where, "num_attention_heads", fmt::format("{} heads do not divide hidden_size = {}", config.num_attention_heads, config.hidden_size),
              "use a divisor of hidden_size, or set head_dim");
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
+  if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
+  require_positive(where, "num_key_value_heads", config.num_key_value_heads);
+  if (config.num_attention_heads % config.num_key_value_heads != 0)
+    reject(where, "num_key_value_heads", fmt::format("{} does not divide num_attention_heads = {}", config.num_key_value_heads, config.num_attention_heads),
+           "use a divisor of num_attention_heads");
   require_positive(where, "head_dim", config.head_dim);
   if (config.head_dim % 2 != 0)
     reject(where, "head_dim", fmt::format("{} is odd, but rotary positions pair its elements", config.head_dim), "use an even head width");

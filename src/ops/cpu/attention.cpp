@@ -9,7 +9,7 @@
 #include "ops/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "ops/cpu/attention_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -7,7 +7,7 @@
 #include "ops/threads.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_backward.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "ops/cpu/attention_tiles-inl.h"
 
 namespace baleen::ops::cpu {

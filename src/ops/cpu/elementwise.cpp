@@ -5,7 +5,7 @@
 #include "ops/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 #include "ops/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
