@@ -185,18 +185,15 @@ class Job {
     std::string hung;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
       if (ranks_[rank].killed_here) hung += (hung.empty() ? "" : ", ") + std::to_string(rank);
+    const std::string late = hung.empty() ? "" : "; killed because it did not end in time: rank " + hung;
     if (first_failed_) {
       const int status = *ranks_[static_cast<std::size_t>(*first_failed_)].status;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ExitCode::rank_failed);
       constexpr int passed_on[] = {1, 2, 3, 5, 6};
       const bool known = std::find(std::begin(passed_on), std::end(passed_on), code) != std::end(passed_on);
-      return {known ? code : static_cast<int>(ExitCode::rank_failed), describe(*first_failed_)};
+      return {known ? code : static_cast<int>(ExitCode::rank_failed), describe(*first_failed_) + late};
     }
-    if (kill_at_) {
-      std::string message = region_->abort_cell().reason();
-      if (!hung.empty()) message += "; killed because it did not end in time: rank " + hung;
-      return {static_cast<int>(ExitCode::rank_failed), message};
-    }
+    if (kill_at_) return {static_cast<int>(ExitCode::rank_failed), region_->abort_cell().reason() + late};
     if (!hung.empty())  // by a person's second signal, or by the first where the ranks do not save
       return {static_cast<int>(ExitCode::stopped), "stopped by " + signal_text(*stop_signal_) + " without saving: ranks killed"};
     const auto saved = [](const Rank& rank) { return WEXITSTATUS(*rank.status) == static_cast<int>(ExitCode::stopped); };

@@ -21,6 +21,10 @@ namespace fs = std::filesystem;
 
 const Layout writers{2, 1};
 
+fs::path save_tiny(const fs::path& run, std::int64_t step) {
+  return save(run, writers, step, DType::f32, tiny_model());
+}
+
 // A child process that runs `action` and leaves with 0, or 1 when it throws. It is killed and reaped when the handle goes.
 class Child {
  public:
@@ -62,7 +66,7 @@ class Child {
 std::vector<std::int64_t> sound_steps(const fs::path& run) {
   std::vector<std::int64_t> steps;
   for (const CheckpointEntry& entry : list_checkpoints(run)) {
-    expect_content(entry.directory, {1, 1}, entry.step);
+    expect_content(entry.directory, {1, 1}, entry.step, DType::f32, tiny_model());
     EXPECT_EQ(CheckpointReader(entry.directory).verify(), std::vector<std::string>());
     steps.push_back(entry.step);
   }
@@ -104,10 +108,10 @@ void copy_checkpoints(const fs::path& from, const fs::path& to) {
 }
 
 TEST(CheckpointCrash, AKillAtEverySystemCallOfASave) {
-  const RankState state[2] = {rank_state(writers, 0, 3), rank_state(writers, 1, 3)};
+  const RankState state[2] = {rank_state(writers, 0, 3, DType::f32, tiny_model()), rank_state(writers, 1, 3, DType::f32, tiny_model())};
   const TemporaryDirectory before;
-  save(before.path(), writers, 1);
-  save(before.path(), writers, 2);
+  save_tiny(before.path(), 1);
+  save_tiny(before.path(), 2);
   fs::create_directories(checkpoints_folder(before.path()) / "step_00000009.incomplete");  // of an earlier kill
   int moments = 0;
   for (bool finished = false; !finished; ++moments) {
@@ -143,11 +147,11 @@ INSTANTIATE_TEST_SUITE_P(, CheckpointReplacement, ::testing::Values(Exchange::wh
 
 TEST_P(CheckpointReplacement, AKillAtEverySystemCall) {
   const TemporaryDirectory before, other;
-  save(before.path(), writers, 1);
-  const fs::path former = save(before.path(), writers, 2);
+  save_tiny(before.path(), 1);
+  const fs::path former = save_tiny(before.path(), 2);
   {
     const auto incomplete = begin_checkpoint(other.path(), 2, 0);
-    commit_checkpoint(incomplete, 2, 2, "{\"new\":true}", write_all_ranks(incomplete, writers, 20));
+    commit_checkpoint(incomplete, 2, 2, "{\"new\":true}", write_all_ranks(incomplete, writers, 20, DType::f32, tiny_model()));
   }
   fs::rename(checkpoints_folder(other.path()) / "step_00000002", former.string() + ".incomplete");
   const auto content_of = [](const fs::path& run) {
@@ -195,7 +199,7 @@ TEST(CheckpointCrash, KillsAtRandomMomentsOfATraining) {
     Child child(
         [&] {
           for (std::int64_t step = newest + 1;; ++step) {
-            save(run.path(), writers, step);
+            save_tiny(run.path(), step);
             prune_checkpoints(run.path(), 3);
           }
         },
@@ -209,14 +213,14 @@ TEST(CheckpointCrash, KillsAtRandomMomentsOfATraining) {
       newest = steps.back();
     }
   }
-  save(run.path(), writers, newest + 1);
+  save_tiny(run.path(), newest + 1);
   expect_clean(run.path());
   EXPECT_EQ(sound_steps(run.path()).back(), newest + 1);
 }
 
 TEST(CheckpointFolder, PruningKeepsTheNewestAndDiscardingTheOldest) {
   const TemporaryDirectory run;
-  for (std::int64_t step = 1; step <= 5; ++step) save(run.path(), {1, 1}, step);
+  for (std::int64_t step = 1; step <= 5; ++step) save_tiny(run.path(), step);
   prune_checkpoints(run.path(), 3);
   EXPECT_EQ(sound_steps(run.path()), (std::vector<std::int64_t>{3, 4, 5}));
   prune_checkpoints(run.path(), 3);

@@ -35,6 +35,10 @@ std::vector<Parameter> small_model() {
           {"model.nothing", {0, 5}, -1}};
 }
 
+std::vector<Parameter> tiny_model() {
+  return {{"model.embed_tokens.weight", {6, 4}, 0}, {"model.scale", {}, -1}};
+}
+
 float expected_value(const std::string& name, StateKind kind, std::int64_t index, std::int64_t step) {
   const std::uint64_t key = derive_key(derive_key(static_cast<std::uint64_t>(step) * 4 + static_cast<std::uint64_t>(kind), name),
                                        static_cast<std::uint64_t>(index));
@@ -72,9 +76,9 @@ std::vector<float> expected_elements(const Placement& placement, std::int64_t st
   return elements;
 }
 
-RankState rank_state(const Layout& layout, int rank, std::int64_t step, DType dtype) {
+RankState rank_state(const Layout& layout, int rank, std::int64_t step, DType dtype, const std::vector<Parameter>& model) {
   RankState state;
-  for (const Parameter& parameter : small_model()) {
+  for (const Parameter& parameter : model) {
     for (const StateKind kind : {StateKind::weight, StateKind::exp_avg, StateKind::exp_avg_sq}) {
       const Placement placement = place(parameter, kind, layout, rank);
       // What tensor parallelism does not slice, only its first rank saves.
@@ -93,10 +97,11 @@ RankState rank_state(const Layout& layout, int rank, std::int64_t step, DType dt
   return state;
 }
 
-std::vector<FileRecord> write_all_ranks(const fs::path& incomplete, const Layout& layout, std::int64_t step, DType dtype) {
+std::vector<FileRecord> write_all_ranks(const fs::path& incomplete, const Layout& layout, std::int64_t step, DType dtype,
+                                        const std::vector<Parameter>& model) {
   std::vector<FileRecord> records;
   for (int rank = 0; rank < layout.world(); ++rank) {
-    const RankState state = rank_state(layout, rank, step, dtype);
+    const RankState state = rank_state(layout, rank, step, dtype, model);
     // Records travel as text between ranks.
     const std::string text = serialise_records(write_rank_files(incomplete, rank, layout.world(), step, state.pieces));
     for (FileRecord& record : parse_records(text, "a rank's records")) records.push_back(std::move(record));
@@ -104,18 +109,18 @@ std::vector<FileRecord> write_all_ranks(const fs::path& incomplete, const Layout
   return records;
 }
 
-fs::path save(const fs::path& run, const Layout& layout, std::int64_t step, DType dtype) {
+fs::path save(const fs::path& run, const Layout& layout, std::int64_t step, DType dtype, const std::vector<Parameter>& model) {
   const fs::path incomplete = begin_checkpoint(run, step, 0);
   return commit_checkpoint(incomplete, step, layout.world(), "{\"step\": " + std::to_string(step) + "}",
-                           write_all_ranks(incomplete, layout, step, dtype));
+                           write_all_ranks(incomplete, layout, step, dtype, model));
 }
 
-void expect_content(const fs::path& checkpoint, const Layout& layout, std::int64_t step, DType dtype) {
+void expect_content(const fs::path& checkpoint, const Layout& layout, std::int64_t step, DType dtype, const std::vector<Parameter>& model) {
   CheckpointReader reader(checkpoint);
   EXPECT_EQ(reader.step(), step);
   EXPECT_EQ(reader.training(), "{\"step\":" + std::to_string(step) + "}");
   for (int rank = 0; rank < layout.world(); ++rank) {
-    for (const Parameter& parameter : small_model()) {
+    for (const Parameter& parameter : model) {
       for (const StateKind kind : {StateKind::weight, StateKind::exp_avg, StateKind::exp_avg_sq}) {
         const Placement placement = place(parameter, kind, layout, rank);
         std::vector<float> expected = expected_elements(placement, step), read(expected.size(), -1e30f);

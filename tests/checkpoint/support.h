@@ -34,6 +34,8 @@ struct Parameter {
 };
 // Matrices cut by rows and by columns, three dims, a vector, a scalar, and one without elements.
 std::vector<Parameter> small_model();
+// Two parameters, for tests that save hundreds of times.
+std::vector<Parameter> tiny_model();
 
 // The element at flat index `index` of the global tensor, different for each parameter, kind and step.
 float expected_value(const std::string& name, StateKind kind, std::int64_t index, std::int64_t step);
@@ -53,15 +55,18 @@ struct RankState {
   std::vector<std::vector<std::byte>> memory;
   std::vector<Piece> pieces;
 };
-RankState rank_state(const Layout& layout, int rank, std::int64_t step, DType dtype = DType::f32);
+RankState rank_state(const Layout& layout, int rank, std::int64_t step, DType dtype = DType::f32,
+                     const std::vector<Parameter>& model = small_model());
 
 // All ranks of a layout save one after the other, as the trainer's protocol has it, up to the commit.
 std::vector<FileRecord> write_all_ranks(const std::filesystem::path& incomplete, const Layout& layout, std::int64_t step,
-                                        DType dtype = DType::f32);
-std::filesystem::path save(const std::filesystem::path& run, const Layout& layout, std::int64_t step, DType dtype = DType::f32);
+                                        DType dtype = DType::f32, const std::vector<Parameter>& model = small_model());
+std::filesystem::path save(const std::filesystem::path& run, const Layout& layout, std::int64_t step, DType dtype = DType::f32,
+                           const std::vector<Parameter>& model = small_model());
 
 // Reads everything in a layout and compares it with the expected elements.
-void expect_content(const std::filesystem::path& checkpoint, const Layout& layout, std::int64_t step, DType dtype = DType::f32);
+void expect_content(const std::filesystem::path& checkpoint, const Layout& layout, std::int64_t step, DType dtype = DType::f32,
+                    const std::vector<Parameter>& model = small_model());
 
 // Runs `action`, which must throw an Error with `code` whose message has every one of `words`.
 void expect_error(const std::function<void()>& action, ExitCode code, const std::vector<std::string>& words);

@@ -30,6 +30,14 @@ TEST(SharedRegion, TwoMappingsShareMemoryAndTheAbortFlag) {
   EXPECT_EQ(first->abort_cell().reason(), "rank 1 has gone");
 }
 
+TEST(SharedRegion, KeepsItsDescriptorOnlyWhenAsked) {
+  EXPECT_EQ(SharedRegion::create(1)->descriptor(), -1);
+  const auto kept = SharedRegion::create(1, true);
+  EXPECT_EQ(fcntl(kept->descriptor(), F_GETFD), FD_CLOEXEC);
+  kept->close_descriptor();
+  EXPECT_EQ(kept->descriptor(), -1);
+}
+
 TEST(SharedRegion, DiscardedMemoryReadsAsZeros) {
   const auto region = SharedRegion::create(1);
   const auto part = region->payload().subspan(4096, 3 * 4096);
