@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::string_view validation_ending = ".val.bin";
 
-bool ends_with(const std::string& text, std::string_view ending) {
-  return std::string_view(text).ends_with(ending);
-}
-
 std::uint64_t samples_in(const TokenFile& file, std::int64_t sequence_length) {
   return (file.size() - 1) / static_cast<std::uint64_t>(sequence_length);
 }
@@ -44,7 +40,7 @@ std::vector<fs::path> find_token_files(const std::string& pattern) {
   for (; entries != fs::directory_iterator(); entries.increment(error)) {
     const std::string candidate = entries->path().filename().string();
     if (fnmatch(name.c_str(), candidate.c_str(), FNM_PERIOD) != 0 || fs::is_directory(entries->path(), error)) continue;
-    if (ends_with(candidate, validation_ending) && !ends_with(name, validation_ending)) continue;
+    if (candidate.ends_with(validation_ending) && !name.ends_with(validation_ending)) continue;
     found.push_back(path.has_parent_path() ? folder / candidate : fs::path(candidate));
   }
   if (found.empty())

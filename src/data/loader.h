@@ -43,7 +43,9 @@ struct DataFingerprint {
   struct File {
     std::string name;  // without its folder: data may move
     std::uint64_t tokens = 0;
-    std::string hash;  // of the header, the length and blocks spread over the file: cheap, and any rewrite of the data shows
+    // Of the length and of 64 blocks of 4 KiB from the first to the last: cheap whatever the size. Shows a file made again from other text;
+    // a few tokens changed between the blocks of a large file do not show.
+    std::string hash;
     bool operator==(const File&) const = default;
   };
   std::vector<File> files;

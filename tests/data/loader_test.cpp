@@ -177,6 +177,25 @@ TEST(DataFingerprint, ComesBackFromJson) {
     EXPECT_ERROR((void)DataFingerprint::from_json(text, "manifest.json"), ExitCode::bad_data, "manifest.json");
 }
 
+// The hash looks at blocks spread over a file that is larger than all of them: another stretch in the middle shows.
+TEST(DataFingerprint, SeesAChangeInTheMiddleOfALargeFile) {
+  const TemporaryFolder folder;
+  std::vector<std::int32_t> ids(400'000, 3);
+  const auto print_of = [&](const std::string& name) {
+    TokenFileWriter writer(folder / name, TokenFormat::llmc_uint32);
+    writer.append(ids);
+    writer.finish();
+    return TokenDataset({folder / name}, options(10, 4)).fingerprint().files[0].hash;
+  };
+  const std::string before = print_of("before.bin");
+  EXPECT_EQ(print_of("same.bin"), before);
+  std::fill(ids.begin() + 200'000, ids.begin() + 210'000, 4);
+  EXPECT_NE(print_of("middle.bin"), before);
+  std::fill(ids.begin() + 200'000, ids.begin() + 210'000, 3);
+  ids.back() = 4;
+  EXPECT_NE(print_of("end.bin"), before);
+}
+
 TEST(DataFingerprint, TellsWhatChanged) {
   const TemporaryFolder folder, moved, changed;
   const auto a = counting_file(folder, "a.bin", 0, 500), b = counting_file(folder, "b.bin", 0, 400'000);
