@@ -119,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{"keys_all_before", 1, 64, 64, 2, 2, 16, 64, 0}, AttentionCase{"keys_all_after", 1, 64, 64, 2, 2, 16, 0, 64},
                       AttentionCase{"some_queries_see_nothing", 1, 80, 70, 2, 1, 16, 10, 40},
                       AttentionCase{"documents", 2, 150, 150, 2, 1, 16, 0, 0, documents(150, {0, 37, 64, 140})},
+                      AttentionCase{"documents_one_past_a_tile", 1, 100, 100, 1, 1, 8, 0, 0, documents(100, {0, 1, 65})},
                       AttentionCase{"document_of_a_later_key", 1, 70, 70, 2, 2, 16, 0, 0, std::vector<std::int32_t>(70, 9)},
                       AttentionCase{"documents_far_along", 1, 66, 200, 2, 1, 8, 1134, 1000, std::vector<std::int32_t>(66, 1090)},
                       AttentionCase{"no_keys", 1, 3, 0, 2, 1, 8}, AttentionCase{"no_queries", 1, 0, 5, 2, 1, 8},

@@ -77,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulShapes, ::testing::ValuesIn(shapes()), [](co
 });
 
 TEST(Matmul, ProductOverADimensionOfZeroIsZero) {
+  const ThreadsScope threads(2);
   Array out(6), nothing(0);
   const Matrix a(nothing.flat().data(), DType::f32, 2, 0, 0), b(nothing.flat().data(), DType::f32, 0, 3, 3);
   multiply(Matrix(out.tensor({2, 3})), a, b, false);
@@ -90,6 +91,7 @@ TEST(Matmul, ProductOverADimensionOfZeroIsZero) {
 }
 
 TEST(Matmul, TransposedOutIsTheTransposedProduct) {
+  const ThreadsScope threads(2);
   Array a = Array::normal(1, 5 * 7), b = Array::normal(2, 7 * 3), plain(15), transposed(15);
   multiply(Matrix(plain.tensor({5, 3})), Matrix(a.tensor({5, 7})), Matrix(b.tensor({7, 3})), false);
   multiply(Matrix(transposed.tensor({3, 5})).transpose(), Matrix(a.tensor({5, 7})), Matrix(b.tensor({7, 3})), false);
@@ -113,6 +115,7 @@ TEST(Matmul, ColumnRangeIsAViewOfTheColumns) {
 }
 
 TEST(Matmul, RefusesShapesThatDoNotFitAndDtypesItLacks) {
+  const ThreadsScope threads(2);
   Array out(6), a(8), b(12);
   EXPECT_THROW(multiply(Matrix(out.tensor({2, 3})), Matrix(a.tensor({4, 2})), Matrix(b.tensor({4, 3})), false), Error);
   const Matrix half(a.flat().data(), DType::bf16, 2, 4, 4);
@@ -126,6 +129,7 @@ TEST(Matmul, RefusesShapesThatDoNotFitAndDtypesItLacks) {
 }
 
 TEST(Matmul, ADryRunStatesTheWorkspaceAndTouchesNothing) {
+  const ThreadsScope threads(2);
   const auto device = create_cpu_device();
   const auto measuring = device->create_measuring_stream();
   Arena scratch;

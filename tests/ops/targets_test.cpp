@@ -30,6 +30,7 @@ class PortableScope {
 
 // Each result of `run` must be near, but not all have the same bits: otherwise the portable code did not run.
 void expect_agreement(const std::function<std::vector<Array>()>& run) {
+  const ThreadsScope threads(2);
   const std::vector<Array> best = run();
   std::vector<Array> portable;
   {

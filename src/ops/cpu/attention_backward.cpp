@@ -87,10 +87,9 @@ void SoftmaxGradientTile(const TileMask& mask, std::int64_t queries, std::int64_
     }
     for (std::int64_t key = open; key < closed; ++key) {
       const std::int64_t at = key * query_tile;
-      const auto sees = visible.sees(key);
-      const FloatVec p = hn::IfThenElseZero(sees, Exp2(hn::Sub(hn::Load(d, p_column + at), lse)));
+      const FloatVec p = hn::IfThenElseZero(visible.sees(key), Exp2(hn::Sub(hn::Load(d, p_column + at), lse)));
       hn::Store(p, d, p_column + at);
-      hn::Store(hn::IfThenElseZero(sees, hn::Mul(p, hn::Sub(hn::Load(d, g_column + at), delta))), d, g_column + at);
+      hn::Store(hn::Mul(p, hn::Sub(hn::Load(d, g_column + at), delta)), d, g_column + at);
     }
     for (std::int64_t at = closed * query_tile; at < keys * query_tile; at += query_tile) {
       hn::Store(hn::Zero(d), d, p_column + at);

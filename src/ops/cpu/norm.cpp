@@ -65,12 +65,12 @@ void NormBackwardRows(std::int64_t rows, std::size_t columns, float* d_x, const 
 }
 
 // d_weight of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements apart. Two
-// levels of sums, 16 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the columns' split.
+// levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the columns' split.
 void NormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, const float* d_out, const float* x,
                                const float* rstd) {
   const FloatTag d;
-  constexpr std::size_t strip = 256;
-  constexpr std::int64_t block = 16;
+  constexpr std::size_t strip = 1024;
+  constexpr std::int64_t block = 8;
   HWY_ALIGN float totals[strip + HWY_MAX_BYTES / sizeof(float)];
   for (std::size_t begin = 0; begin < count; begin += strip) {
     const std::size_t width_of_strip = HWY_MIN(strip, count - begin);
