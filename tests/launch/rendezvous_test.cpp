@@ -10,6 +10,7 @@
 #include <cstring>
 #include <latch>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -104,14 +105,14 @@ TEST(Rendezvous, VisitorsWithoutAGreetingAreShownOut) {
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name, static_cast<std::size_t>(length));
   const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
-  for (const bool speaks : {true, false}) {
+  const std::string as_long_as_a_greeting = "hello there, let me in!!";  // 24 bytes
+  for (const std::string& words : {std::string("hello"), as_long_as_a_greeting, std::string()}) {
     const Descriptor visitor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     while (connect(visitor.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) std::this_thread::sleep_for(milliseconds(1));
-    if (speaks) {
-      ASSERT_EQ(send(visitor.get(), "hello there, please", 19, MSG_NOSIGNAL), 19);
-    } else {
+    if (words.empty())
       shutdown(visitor.get(), SHUT_WR);
-    }
+    else
+      ASSERT_EQ(send(visitor.get(), words.data(), words.size(), MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
     char answer = 0;
     EXPECT_LE(recv(visitor.get(), &answer, 1, 0), 0);
   }
