@@ -75,8 +75,8 @@ int collectives() {
 // Reduces for ever; the failing rank does `misfortune` in the middle of it.
 template <class Misfortune>
 int reduce_until(Clock timeout, int failing_rank, Misfortune&& misfortune) {
+  std::vector<float> data(300'000, 1.0f);  // outlives the job, whose worker may be in the middle of it when the misfortune throws
   Job job(timeout);
-  std::vector<float> data(300'000, 1.0f);
   for (int step = 0;; ++step) {
     const Event reduced = job.comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::avg);
     if (step == 20 && job.comm->rank() == failing_rank) misfortune();
