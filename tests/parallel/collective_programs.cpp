@@ -114,7 +114,7 @@ int under_torchrun() {
 RankPrograms collective_programs() {
   return {{"collectives", collectives},
           {"killed", [] { return reduce_until(std::chrono::seconds(60), 1, [] { raise(SIGKILL); }); }},
-          {"frozen", [] { return reduce_until(Clock(400), 1, [] { raise(SIGSTOP); }); }},
+          {"frozen", [] { return reduce_until(Clock(1500), 1, [] { raise(SIGSTOP); }); }},
           {"bad_data",
            [] { return reduce_until(std::chrono::seconds(60), 2, [] { throw Error(ExitCode::bad_data, "token 12 is foreign"); }); }},
           {"stop_together", stop_together},
