@@ -67,10 +67,10 @@ class Communicator {
   virtual Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) = 0;
   virtual Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) = 0;
   virtual Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) = 0;
-  virtual Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) = 0;
   virtual Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
   virtual Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
   virtual Event do_barrier(Event after) = 0;
+  virtual Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) = 0;
 
   std::atomic<std::uint64_t> bytes_sent_{0}, busy_nanoseconds_{0};
 

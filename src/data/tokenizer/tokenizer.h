@@ -26,9 +26,6 @@ class Tokenizer {
 
   virtual std::int32_t vocabulary_size() const = 0;
   virtual std::int32_t end_of_document() const = 0;
-  // Whether end_of_document() also precedes a text (SentencePiece's BOS), so that a prompt must begin with it; encode() does not write it. A
-  // text then begins with a space more in its ids, which decode() leaves out behind end_of_document().
-  virtual bool marks_beginning() const { return false; }
   // "bytes", "tiktoken" or "llama2c".
   virtual std::string_view kind() const = 0;
 
@@ -39,6 +36,10 @@ class Tokenizer {
   // The largest p ≤ text.size() such that encode(text + more) == encode(text[0, p)) + encode(text[p, …) + more) for every `more`; 0 where
   // there is none. This is where a long text may be cut, to be encoded in parallel and in bounded memory.
   virtual std::size_t safe_cut(std::string_view text) const = 0;
+
+  // Whether end_of_document() also precedes a text (SentencePiece's BOS), so that a prompt must begin with it; encode() does not write it. A
+  // text then begins with a space more in its ids, which decode() leaves out behind end_of_document().
+  virtual bool marks_beginning() const { return false; }
 
  protected:
   // The bytes of one id in [0, vocabulary_size()) other than end_of_document().
