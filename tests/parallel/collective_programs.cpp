@@ -58,6 +58,12 @@ bool collectives_are_right(Communicator& comm, std::size_t count) {
     received.wait();
     right &= own == data;
   }
+  std::vector<float> blocks(count * size);
+  for (std::size_t to = 0; to < size; ++to)
+    for (std::size_t index = 0; index < count; ++index) blocks[to * count + index] = value(rank * size + to, index);
+  comm.all_to_all(blocks.data(), blocks.data(), count, DType::f32).wait();
+  for (std::size_t from = 0; from < size; ++from)
+    for (std::size_t index = 0; index < count; ++index) right &= blocks[from * count + index] == value(from * size + rank, index);
   comm.barrier().wait();
   return right;
 }
