@@ -1,9 +1,9 @@
 # What every target of the project compiles with.
 add_library(baleen_options INTERFACE)
-target_compile_options(baleen_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor>)
 # A product summed in another order has other bits: no -ffast-math anywhere. Contraction to FMA is allowed (GCC's default outside ISO
 # mode) but CMAKE_CXX_EXTENSIONS OFF selects ISO, so say it.
-target_compile_options(baleen_options INTERFACE -ffp-contract=fast)
+target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=fast>)
 if(BALEEN_SANITIZE STREQUAL "address")
   target_compile_options(baleen_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(baleen_options INTERFACE -fsanitize=address,undefined)

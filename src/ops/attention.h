@@ -26,13 +26,23 @@ void attention_backward(const AttentionShape& shape, const Tensor& d_q, const Te
                         const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                         const Tensor& document_begin, void* workspace);
 }  // namespace cpu
+namespace gpu {
+void attention_forward(Stream& stream, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const Tensor& document_begin);
+std::size_t attention_backward_workspace(const AttentionShape& shape);
+void attention_backward(Stream& stream, const AttentionShape& shape, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v,
+                        const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                        const Tensor& document_begin, void* workspace);
+}  // namespace gpu
 
 // out [B·Tq, H, D], lse [B, H, Tq] fp32 (log-sum-exp of the scaled scores; -inf and out = 0 for a query that sees no key),
 // q [B·Tq, H, D], k, v [B·Tk, Hkv, D], all with the strides of `shape`. document_begin [B·Tq] int32, or undefined: the position of
 // the first key a query may see.
 inline void attention_forward(Context& context, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q,
                               const Tensor& k, const Tensor& v, const Tensor& document_begin) {
-  dispatch(context, [&] { cpu::attention_forward(shape, out, lse, q, k, v, document_begin); });
+  dispatch(
+      context, [&] { cpu::attention_forward(shape, out, lse, q, k, v, document_begin); },
+      [&] { gpu::attention_forward(context.stream, shape, out, lse, q, k, v, document_begin); });
 }
 
 // d_q, d_k, d_v are written (not accumulated), with the strides of q, k, v. d_out has the stride of out. The key gradients are summed in
@@ -41,9 +51,12 @@ inline void attention_backward(Context& context, const AttentionShape& shape, co
                                const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                                const Tensor& document_begin) {
   const Arena::Scope scope(context.scratch);
-  const auto bytes = static_cast<std::int64_t>(cpu::attention_backward_workspace(shape));
-  const Tensor workspace = allocate(context.scratch, "attention backward workspace", DType::u8, {bytes});
-  dispatch(context, [&] { cpu::attention_backward(shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, workspace.data()); });
+  const Tensor space = workspace(
+      context, "attention backward workspace", [&] { return cpu::attention_backward_workspace(shape); },
+      [&] { return gpu::attention_backward_workspace(shape); });
+  dispatch(
+      context, [&] { cpu::attention_backward(shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, space.data()); },
+      [&] { gpu::attention_backward(context.stream, shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, space.data()); });
 }
 
 }  // namespace baleen::ops

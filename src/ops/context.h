@@ -12,12 +12,37 @@ struct Context {
   Arena& scratch;
 };
 
+// In a build without GPU support the GPU's implementations do not exist; nothing below refers to them there.
+#ifdef BALEEN_GPU
+inline constexpr bool gpu_build = true;
+#else
+inline constexpr bool gpu_build = false;
+#endif
+
+// Calls the one of the two that is for the stream's device, and returns what it returns.
+template <class Cpu, class Gpu>
+auto on_device(const Context& context, Cpu&& cpu, Gpu&& gpu) {
+  if constexpr (gpu_build) {
+    if (context.stream.kind() == DeviceKind::gpu) return gpu();
+  } else {
+    BALEEN_CHECK(context.stream.kind() == DeviceKind::cpu, "a GPU stream in a build without GPU support");
+  }
+  return cpu();
+}
+
 // Sends an operation to its implementation for the stream's device; in a dry run it does nothing. Operations allocate their workspace
 // from the scratch before they dispatch, so that a dry run counts it.
-template <class Cpu>
-void dispatch(Context& context, Cpu&& cpu) {
-  if (context.stream.measuring()) return;
-  cpu();
+template <class Cpu, class Gpu>
+void dispatch(Context& context, Cpu&& cpu, Gpu&& gpu) {
+  if (!context.stream.measuring()) on_device(context, cpu, gpu);
 }
+
+// An operation's workspace, of the size that the implementation for the stream's device asks for; undefined where it asks for none.
+template <class Cpu, class Gpu>
+Tensor workspace(Context& context, std::string_view name, Cpu&& cpu_bytes, Gpu&& gpu_bytes) {
+  const std::size_t bytes = on_device(context, cpu_bytes, gpu_bytes);
+  return bytes == 0 ? Tensor() : allocate(context.scratch, name, DType::u8, {static_cast<std::int64_t>(bytes)});
+}
+inline constexpr auto no_bytes = [] { return std::size_t{0}; };
 
 }  // namespace baleen::ops

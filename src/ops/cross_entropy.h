@@ -11,17 +11,32 @@ namespace cpu {
 void cross_entropy_forward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets);
 void cross_entropy_forward_backward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale);
 }  // namespace cpu
+namespace gpu {
+std::size_t cross_entropy_workspace(std::int64_t rows);
+void cross_entropy_forward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, void* workspace);
+void cross_entropy_forward_backward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
+                                    const Tensor& gradient_scale, void* workspace);
+}  // namespace gpu
 
-// loss_sum [1] fp64 += Σ over the valid targets of -log softmax(logits)[target] (token losses in fp32, summed in fp64 in row order).
-// logits [n, V] fp32 or bf16, targets [n] int32 in [0, V) or ignore_index.
+// loss_sum [1] fp64 += Σ over the valid targets of -log softmax(logits)[target] (token losses in fp32, summed in fp64 in row order on
+// the CPU, in an order that depends on n alone on the GPU). logits [n, V], targets [n] int32 in [0, V) or ignore_index. The GPU cannot report
+// another target: its loss and gradients become NaN.
 inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets) {
-  dispatch(context, [&] { cpu::cross_entropy_forward(loss_sum, logits, targets); });
+  const Arena::Scope scope(context.scratch);
+  const Tensor losses = workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
+  dispatch(
+      context, [&] { cpu::cross_entropy_forward(loss_sum, logits, targets); },
+      [&] { gpu::cross_entropy_forward(context.stream, loss_sum, logits, targets, losses.data()); });
 }
 // The same, and logits become d_logits = gradient_scale · (softmax - one_hot), rows of ignored targets 0. gradient_scale [1] fp32 is one
 // over the number of valid targets of the global batch.
 inline void cross_entropy_forward_backward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                                            const Tensor& gradient_scale) {
-  dispatch(context, [&] { cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale); });
+  const Arena::Scope scope(context.scratch);
+  const Tensor losses = workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
+  dispatch(
+      context, [&] { cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale); },
+      [&] { gpu::cross_entropy_forward_backward(context.stream, loss_sum, logits, targets, gradient_scale, losses.data()); });
 }
 
 }  // namespace baleen::ops

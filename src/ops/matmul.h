@@ -1,4 +1,5 @@
-// Matrix products: out = op(a) · op(b), or out += with accumulate. On the CPU through oneDNN.
+// Matrix products: out = op(a) · op(b), or out += with accumulate. On the CPU through oneDNN, on the GPU
+// through its vendor's library.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,21 @@ namespace cpu {
 std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b);
 void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace);
 }  // namespace cpu
+namespace gpu {
+// The same for every product: the library chooses a method that fits in it.
+inline constexpr std::size_t matmul_workspace = std::size_t{32} << 20;
+void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace);
+}  // namespace gpu
 
 // out[M, N] (+)= a[M, K] · b[K, N] after transposition. fp32, or bf16 inputs with an fp32 or bf16 out; sums in fp32.
 // A dimension of 0 is allowed: the product of nothing is zero.
 inline void matmul(Context& context, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate = false) {
   const Arena::Scope scope(context.scratch);
-  const std::size_t bytes = cpu::matmul_workspace(out, a, b);
-  const Tensor workspace = allocate(context.scratch, "matmul workspace", DType::u8, {static_cast<std::int64_t>(bytes)});
-  dispatch(context, [&] { cpu::matmul(out, a, b, accumulate, workspace.data()); });
+  const Tensor space = workspace(
+      context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
+  dispatch(
+      context, [&] { cpu::matmul(out, a, b, accumulate, space.data()); },
+      [&] { gpu::matmul(context.stream, out, a, b, accumulate, space.data()); });
 }
 
 }  // namespace baleen::ops

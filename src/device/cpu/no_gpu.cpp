@@ -1,0 +1,21 @@
+// What device/gpu.h says in a build without GPU support.
+#include "base/error.h"
+#include "device/gpu.h"
+
+namespace baleen {
+
+GpuList list_gpus() { return {{}, "this build has no GPU support"}; }
+
+bool gpu_available() { return false; }
+
+std::unique_ptr<Device> create_gpu_device(int, std::chrono::milliseconds) {
+  throw Error(ExitCode::bad_config, "this build has no GPU support", "training.device",
+              "use device = \"cpu\", or build where the GPU compiler is found (see README.md)");
+}
+
+std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>&) {
+  BALEEN_CHECK(stream.kind() == DeviceKind::gpu, "graphs are recorded from GPU streams");
+  return nullptr;
+}
+
+}  // namespace baleen

@@ -1,0 +1,38 @@
+// The GPUs of this machine as devices, and graphs recorded from their streams. A build without GPU support has the same functions and finds
+// no GPU.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace baleen {
+
+struct GpuList {
+  std::vector<std::string> names;  // by index; empty where none can be used
+  std::string why_none;            // for people, when names is empty
+};
+// Never throws: a machine without a GPU or without its driver is no error.
+GpuList list_gpus();
+bool gpu_available();
+
+// `timeout` bounds every wait of the host for the device. Throws Error (ExitCode::bad_config) when there is no such GPU, or when this build
+// has no kernels for it.
+std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+// Work recorded from a stream, to be run any number of times at the cost of one launch. Addresses and constants are those of the recording:
+// what changes from run to run lies in device memory.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void replay(Stream& stream) = 0;
+};
+// Records what `enqueue` puts on the GPU stream, without running it. Inside, waiting for the stream on the host is an error. Shapes that the
+// operations have not met yet may be looked up while recording, so run `enqueue` once before.
+std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue);
+
+}  // namespace baleen

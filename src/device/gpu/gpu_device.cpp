@@ -1,0 +1,228 @@
+// A GPU as a device: memory from the runtime's allocator, streams that run asynchronously, graphs.
+#include <thread>
+
+#include "base/error.h"
+#include "device/gpu.h"
+#include "device/gpu_api.h"
+
+namespace baleen {
+
+void gpu_check(gpuError_t status, const char* call) {
+  if (status == gpuSuccess) return;
+  gpuGetLastError();  // it has been reported
+  const bool memory = status == gpuErrorMemoryAllocation;
+  throw Error(memory ? ExitCode::out_of_memory : ExitCode::rank_failed, std::string("the GPU failed: ") + gpuGetErrorString(status), call,
+              memory ? "use a smaller micro_batch_size or sequence_length, or more ranks" : "run again; if it stays, see the system's log for GPU errors");
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class GpuEvent final : public EventState {
+ public:
+  GpuEvent(gpuStream_t stream, std::chrono::milliseconds timeout) : timeout_(timeout) {
+    gpu_check(gpuEventCreateWithFlags(&event_, gpuEventDisableTiming), "creating an event");
+    if (const gpuError_t status = gpuEventRecord(event_, stream); status != gpuSuccess) {
+      gpuEventDestroy(event_);
+      gpu_check(status, "recording an event");
+    }
+  }
+  ~GpuEvent() override { gpuEventDestroy(event_); }
+  GpuEvent(const GpuEvent&) = delete;
+  GpuEvent& operator=(const GpuEvent&) = delete;
+
+  gpuEvent_t native() const { return event_; }
+  bool ready() const override {
+    const gpuError_t status = gpuEventQuery(event_);
+    if (status == gpuErrorNotReady) return false;
+    gpu_check(status, "work on a GPU stream");
+    return true;
+  }
+  void wait() override {
+    const auto begin = Clock::now();
+    // Most waits are short: look often at first, then leave the core to others.
+    for (int looks = 0; !ready(); ++looks) {
+      if (Clock::now() - begin > timeout_)
+        throw Error(ExitCode::rank_failed, "the GPU did not finish its work in " + std::to_string(timeout_.count()) + " ms", "waiting for a GPU stream",
+                    "raise comm.timeout_s if a step takes that long; otherwise see the system's log for GPU errors");
+      if (looks < 1000)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+ private:
+  gpuEvent_t event_ = nullptr;
+  std::chrono::milliseconds timeout_;
+};
+
+class GpuStream final : public Stream {
+ public:
+  GpuStream(int index, std::chrono::milliseconds timeout, bool measuring) : Stream(DeviceKind::gpu, measuring), index_(index), timeout_(timeout) {
+    if (!measuring) gpu_check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "creating a stream");
+  }
+  ~GpuStream() override {
+    if (stream_ != nullptr) gpuStreamDestroy(stream_);
+  }
+  GpuStream(const GpuStream&) = delete;
+  GpuStream& operator=(const GpuStream&) = delete;
+
+  gpuStream_t native() const {
+    BALEEN_CHECK(stream_ != nullptr, "a measuring stream runs nothing");
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    return stream_;
+  }
+  Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), timeout_)); }
+  void wait(const Event& event) override {
+    if (measuring()) return;
+    if (const auto* gpu = dynamic_cast<const GpuEvent*>(event.state()); gpu != nullptr)
+      gpu_check(gpuStreamWaitEvent(native(), gpu->native()), "waiting for another stream");
+    else
+      event.wait();  // work of the host, such as a collective through shared memory
+  }
+  void synchronize() override { record().wait(); }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    if (!measuring() && bytes != 0) gpu_check(gpuMemcpyAsync(to, from, bytes, gpuMemcpyDefault, native()), "a copy");
+  }
+  void fill_zero(void* to, std::size_t bytes) override {
+    if (!measuring() && bytes != 0) gpu_check(gpuMemsetAsync(to, 0, bytes, native()), "filling with zeros");
+  }
+
+ private:
+  int index_;
+  std::chrono::milliseconds timeout_;
+  gpuStream_t stream_ = nullptr;
+};
+
+class GpuDevice final : public Device {
+ public:
+  GpuDevice(int index, std::chrono::milliseconds timeout, std::string name) : index_(index), timeout_(timeout), name_(std::move(name)) {}
+
+  DeviceKind kind() const override { return DeviceKind::gpu; }
+  std::string description() const override { return name_; }
+  std::unique_ptr<Stream> create_stream() override {
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    return std::make_unique<GpuStream>(index_, timeout_, false);
+  }
+  std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, timeout_, true); }
+
+ protected:
+  void* allocate_bytes(std::size_t bytes) override {
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    void* data = nullptr;
+    const gpuError_t status = gpuMalloc(&data, bytes);
+    if (status == gpuErrorMemoryAllocation) {
+      gpuGetLastError();  // Device::allocate reports it
+      return nullptr;
+    }
+    gpu_check(status, "allocating memory");
+    gpu_check(gpuMemset(data, 0, bytes), "filling with zeros");
+    gpu_check(gpuDeviceSynchronize(), "filling with zeros");  // streams do not wait for the default one
+    return data;
+  }
+  // Called while a failure may be under way: a second one has nobody to report to.
+  void free_bytes(void* data, std::size_t) override {
+    gpuSetDevice(index_);
+    gpuFree(data);
+  }
+
+ private:
+  int index_;
+  std::chrono::milliseconds timeout_;
+  std::string name_;
+};
+
+class RecordedGraph final : public Graph {
+ public:
+  explicit RecordedGraph(gpuGraph_t graph) : graph_(graph) {
+    if (const gpuError_t status = gpuGraphInstantiate(&executable_, graph_); status != gpuSuccess) {
+      gpuGraphDestroy(graph_);
+      gpu_check(status, "making a graph executable");
+    }
+  }
+  ~RecordedGraph() override {
+    gpuGraphExecDestroy(executable_);
+    gpuGraphDestroy(graph_);
+  }
+  RecordedGraph(const RecordedGraph&) = delete;
+  RecordedGraph& operator=(const RecordedGraph&) = delete;
+  void replay(Stream& stream) override { gpu_check(gpuGraphLaunch(executable_, native_stream(stream)), "launching a graph"); }
+
+ private:
+  gpuGraph_t graph_;
+  gpuGraphExec_t executable_ = nullptr;
+};
+
+constexpr int kernels_major = 9, kernels_minor = 0;  // the compute capability that CMakeLists.txt compiles for
+
+bool has_kernels(const gpuDeviceProp& properties) { return properties.major == kernels_major && properties.minor == kernels_minor; }
+
+std::string capability(const gpuDeviceProp& properties) { return std::to_string(properties.major) + "." + std::to_string(properties.minor); }
+
+}  // namespace
+
+gpuStream_t native_stream(Stream& stream) {
+  auto* gpu = dynamic_cast<GpuStream*>(&stream);
+  BALEEN_CHECK(gpu != nullptr, "not a GPU stream");
+  return gpu->native();
+}
+
+GpuList list_gpus() {
+  GpuList list;
+  int count = 0;
+  if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
+    gpuGetLastError();
+    list.why_none = gpuGetErrorString(status);
+    return list;
+  }
+  list.why_none = "no device is detected";
+  for (int index = 0; index < count; ++index) {
+    gpuDeviceProp properties{};
+    if (gpuGetDeviceProperties(&properties, index) != gpuSuccess) continue;
+    if (has_kernels(properties))
+      list.names.emplace_back(properties.name);
+    else
+      list.why_none = std::string("this build has no kernels for ") + properties.name + " (compute capability " + capability(properties) + ")";
+  }
+  if (!list.names.empty()) list.why_none.clear();
+  return list;
+}
+
+bool gpu_available() { return !list_gpus().names.empty(); }
+
+std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds timeout) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ExitCode::bad_config, "GPU " + std::to_string(index) + " cannot be used: " + why, "training.device",
+                "`baleen doctor` lists the GPUs; device = \"cpu\" needs none");
+  };
+  int count = 0;
+  if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
+    gpuGetLastError();
+    refuse(gpuGetErrorString(status));
+  }
+  if (index < 0 || index >= count) refuse("this machine has " + std::to_string(count));
+  gpuDeviceProp properties{};
+  gpu_check(gpuGetDeviceProperties(&properties, index), "asking for a GPU's properties");
+  if (!has_kernels(properties)) refuse("this build has no kernels for compute capability " + capability(properties));
+  return std::make_unique<GpuDevice>(index, timeout, properties.name);
+}
+
+std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {
+  const gpuStream_t native = native_stream(stream);
+  gpu_check(gpuStreamBeginCapture(native, gpuStreamCaptureModeThreadLocal), "beginning to record a graph");
+  gpuGraph_t graph = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    gpuStreamEndCapture(native, &graph);
+    if (graph != nullptr) gpuGraphDestroy(graph);
+    gpuGetLastError();
+    throw;
+  }
+  gpu_check(gpuStreamEndCapture(native, &graph), "recording a graph");
+  return std::make_unique<RecordedGraph>(graph);
+}
+
+}  // namespace baleen
