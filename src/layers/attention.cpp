@@ -1,7 +1,10 @@
 #include "layers/attention.h"
 
 #include <cmath>
+#include <utility>
 
+#include "ops/head_norm.h"
+#include "ops/norm.h"
 #include "ops/rope.h"
 
 namespace baleen {
@@ -16,8 +19,11 @@ Tensor heads_at(const Tensor& qkv, std::int64_t offset, std::int64_t heads, std:
 
 }  // namespace
 
-Attention::Attention(const UnitStorage& units, AttentionDimensions dimensions, ParameterId q, ParameterId k, ParameterId v, ParameterId output)
-    : dimensions_(dimensions), qkv_projection_(units, {q, k, v}), output_projection_(units, {output}) {}
+Attention::Attention(AttentionDimensions dimensions, Linear qkv, Linear output, bool rotary, std::optional<QkNorm> norm)
+    : dimensions_(dimensions), qkv_projection_(std::move(qkv)), output_projection_(std::move(output)), rotary_(rotary), norm_(norm) {
+  BALEEN_CHECK(qkv_projection_.outputs() == dimensions.qkv_columns(), qkv_projection_.outputs(), dimensions.qkv_columns());
+  BALEEN_CHECK(output_projection_.inputs() == dimensions.query_columns(), output_projection_.inputs(), dimensions.query_columns());
+}
 
 Tensor Attention::query_of(const Tensor& qkv) const { return heads_at(qkv, 0, dimensions_.heads, dimensions_.head_dim); }
 Tensor Attention::key_of(const Tensor& qkv) const {
@@ -41,8 +47,15 @@ ops::AttentionShape Attention::shape(const Sequences& sequences) const {
 }
 
 void Attention::rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse) const {
+  if (!rotary_) return;
   for (const Tensor& heads : {query_of(qkv), key_of(qkv)})
     ops::rope(context.ops, heads, dimensions_.qkv_columns(), sequences.cosines, sequences.sines, sequences.positions, inverse);
+}
+
+void Attention::normalise(const LayerContext& context, const Tensor& qkv, const SavedNorms& saved) const {
+  const std::int64_t stride = dimensions_.qkv_columns();
+  ops::head_norm_forward(context.ops, query_of(qkv), stride, saved.query, saved.query_rstd, context.units.weight(norm_->query), norm_->eps);
+  ops::head_norm_forward(context.ops, key_of(qkv), stride, saved.key, saved.key_rstd, context.units.weight(norm_->key), norm_->eps);
 }
 
 Attention::Saved Attention::forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const {
@@ -52,6 +65,14 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
   saved.out = context.save("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
   saved.lse = context.save("attention lse", DType::f32, {sequences.batch, dimensions_.heads, sequences.length});
   qkv_projection_.forward(context, saved.qkv, x);
+  if (norm_) {
+    const std::int64_t heads = dimensions_.heads, kv_heads = dimensions_.kv_heads, width = dimensions_.head_dim;
+    saved.norms = {context.save("attention query input", x.dtype(), {tokens, heads, width}),
+                   context.save("attention key input", x.dtype(), {tokens, kv_heads, width}),
+                   context.save("attention query rstd", DType::f32, {tokens, heads}),
+                   context.save("attention key rstd", DType::f32, {tokens, kv_heads})};
+    normalise(context, saved.qkv, saved.norms);
+  }
   rotate(context, sequences, saved.qkv, /*inverse=*/false);
   ops::attention_forward(context.ops, shape(sequences), saved.out, saved.lse, query_of(saved.qkv), key_of(saved.qkv), value_of(saved.qkv),
                          sequences.document_begin);
@@ -67,6 +88,10 @@ void Attention::forward_cached(const LayerContext& context, const Sequences& seq
   const Tensor out = context.scratch("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
   const Tensor lse = context.scratch("attention lse", DType::f32, {1, dimensions_.heads, tokens});
   qkv_projection_.forward(context, qkv, x);
+  if (norm_)
+    normalise(context, qkv,
+              {Tensor(), Tensor(), context.scratch("attention query rstd", DType::f32, {tokens, dimensions_.heads}),
+               context.scratch("attention key rstd", DType::f32, {tokens, dimensions_.kv_heads})});
   rotate(context, sequences, qkv, /*inverse=*/false);
   const std::size_t row_bytes = static_cast<std::size_t>(kv) * dtype_bytes(x.dtype());
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -87,6 +112,10 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
                                const Tensor& d_x) const {
   const std::int64_t tokens = sequences.tokens();
   gradients.d_qkv = context.scratch("attention d_qkv", saved.qkv.dtype(), {tokens, dimensions_.qkv_columns()});
+  if (norm_) {
+    gradients.d_query_normed = context.scratch("attention d_query", saved.qkv.dtype(), {tokens, dimensions_.heads, dimensions_.head_dim});
+    gradients.d_key_normed = context.scratch("attention d_key", saved.qkv.dtype(), {tokens, dimensions_.kv_heads, dimensions_.head_dim});
+  }
   {
     const Arena::Scope scope(context.ops.scratch);
     const Tensor d_heads = context.scratch("attention d_heads", saved.qkv.dtype(), {tokens, dimensions_.query_columns()});
@@ -96,12 +125,25 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
                             sequences.document_begin);
   }
   rotate(context, sequences, gradients.d_qkv, /*inverse=*/true);
+  if (norm_) {
+    const std::int64_t stride = dimensions_.qkv_columns();
+    ops::head_norm_backward_input(context.ops, query_of(gradients.d_qkv), stride, gradients.d_query_normed, saved.norms.query,
+                                  saved.norms.query_rstd, context.units.weight(norm_->query));
+    ops::head_norm_backward_input(context.ops, key_of(gradients.d_qkv), stride, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd,
+                                  context.units.weight(norm_->key));
+  }
   qkv_projection_.backward_input(context, d_x, gradients.d_qkv);
 }
 
 void Attention::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const {
   output_projection_.backward_weight(context, gradients.d_out, saved.out);
   qkv_projection_.backward_weight(context, gradients.d_qkv, x);
+  if (!norm_) return;
+  const auto norm_weight = [&](ParameterId id, const Tensor& d_normed, const Tensor& input, const Tensor& rstd) {
+    if (context.units.parameter(id).trainable) ops::rms_norm_backward_weight(context.ops, context.units.gradient(id), d_normed, input, rstd);
+  };
+  norm_weight(norm_->query, gradients.d_query_normed, saved.norms.query, saved.norms.query_rstd);
+  norm_weight(norm_->key, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd);
 }
 
 }  // namespace baleen

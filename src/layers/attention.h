@@ -1,5 +1,7 @@
-// Causal self-attention with rotary positions and grouped KV heads.
+// Causal self-attention with grouped KV heads; rotary positions and a norm of each query and key head where the model has them.
 #pragma once
+
+#include <optional>
 
 #include "layers/linear.h"
 #include "ops/attention.h"
@@ -13,6 +15,12 @@ struct AttentionDimensions {
   std::int64_t qkv_columns() const { return query_columns() + 2 * kv_columns(); }
 };
 
+// RMSNorm of each head of q and of k before they are rotated (Qwen3); weights [D], one for all heads.
+struct QkNorm {
+  ParameterId query, key;
+  float eps = 0;
+};
+
 // Keys and values of the tokens so far, for generation. [capacity, Hkv · D] each, for one sequence.
 struct KvCache {
   Tensor keys, values;
@@ -21,24 +29,31 @@ struct KvCache {
 
 class Attention {
  public:
+  // Of QK-norm: q [N, H, D] and k [N, Hkv, D] before it, and their rstd [N, H], [N, Hkv] fp32. Undefined without.
+  struct SavedNorms {
+    Tensor query, key, query_rstd, key_rstd;
+  };
   struct Saved {
-    Tensor qkv;  // [N, (H + 2·Hkv)·D], rotated
+    Tensor qkv;  // [N, (H + 2·Hkv)·D], normalised and rotated
+    SavedNorms norms;
     Tensor out;  // [N, H·D], before the output projection
     Tensor lse;  // [B, H, T] fp32
   };
   // Gradients that the weight half of backward needs.
   struct Gradients {
-    Tensor d_out;  // [N, C]
-    Tensor d_qkv;  // [N, (H + 2·Hkv)·D]
+    Tensor d_out;                        // [N, C]
+    Tensor d_qkv;                        // [N, (H + 2·Hkv)·D], of the projection's output
+    Tensor d_query_normed, d_key_normed;  // [N, H, D], [N, Hkv, D], of QK-norm's outputs; undefined without
   };
 
-  Attention(const UnitStorage& units, AttentionDimensions dimensions, ParameterId q, ParameterId k, ParameterId v, ParameterId output);
+  // `qkv` stacks Q, K and V. `rotary`: q and k are rotated by the sequences' cosines and sines.
+  Attention(AttentionDimensions dimensions, Linear qkv, Linear output, bool rotary, std::optional<QkNorm> norm = {});
 
   // y [N, C] = attention(x [N, C]).
   Saved forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const;
   // The same for the next tokens of one sequence, whose keys and values are appended to the cache.
   void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const;
-  // d_x [N, C] from gradients.d_out; fills gradients.d_qkv.
+  // d_x [N, C] from gradients.d_out; fills gradients.d_qkv and those of the norms.
   void backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients, const Tensor& d_x) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const;
 
@@ -49,9 +64,12 @@ class Attention {
   Tensor key_of(const Tensor& qkv) const;
   Tensor value_of(const Tensor& qkv) const;
   void rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse) const;
+  void normalise(const LayerContext& context, const Tensor& qkv, const SavedNorms& saved) const;
 
   AttentionDimensions dimensions_;
   Linear qkv_projection_, output_projection_;
+  bool rotary_;
+  std::optional<QkNorm> norm_;
 };
 
 }  // namespace baleen

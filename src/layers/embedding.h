@@ -1,5 +1,7 @@
-// Token embedding.
+// Token embedding, with learned positions added where the model has them.
 #pragma once
+
+#include <optional>
 
 #include "layers/context.h"
 
@@ -7,15 +9,17 @@ namespace baleen {
 
 class Embedding {
  public:
-  explicit Embedding(ParameterId table) : table_(table) {}
+  // `positions` [P, C]: a learned row a position (GPT-2).
+  explicit Embedding(ParameterId table, std::optional<ParameterId> positions = {}) : table_(table), positions_(positions) {}
 
-  // out [N, C] = the table's rows of ids [N] int32.
-  void forward(const LayerContext& context, const Tensor& out, const Tensor& ids) const;
+  // out [N, C] = the table's rows of ids [N] int32, plus the rows of sequences.positions.
+  void forward(const LayerContext& context, const Sequences& sequences, const Tensor& out, const Tensor& ids) const;
   // There is no gradient of the input: backward is its weight half alone.
-  void backward_weight(const LayerContext& context, const Tensor& d_out, const Tensor& ids) const;
+  void backward_weight(const LayerContext& context, const Sequences& sequences, const Tensor& d_out, const Tensor& ids) const;
 
  private:
   ParameterId table_;
+  std::optional<ParameterId> positions_;
 };
 
 }  // namespace baleen

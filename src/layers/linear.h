@@ -1,35 +1,50 @@
-// A linear layer y = x · Wᵀ, where W may be several parameters stacked (Q, K and V; gate and up).
+// A linear layer y = x · Wᵀ + bias, where W may be several parameters stacked (Q, K and V; gate and up).
 #pragma once
 
 #include <vector>
 
 #include "layers/context.h"
+#include "ops/matmul.h"
 
 namespace baleen {
+
+// How a weight is stored. Hugging Face's Linear is [O, I]; its Conv1D, which GPT-2 is made of, is [I, O]. Both are used as they are: a
+// product reads either matrix as its transpose for free, so a checkpoint keeps Hugging Face's names and shapes and nothing is copied.
+enum class WeightShape { output_input, input_output };
 
 // Parts that lie one behind the other in their unit are multiplied in one product, others one by one into their columns of y.
 class Linear {
  public:
-  // Each part [O_i, I]; y has O = Σ O_i columns.
-  Linear(const UnitStorage& units, std::vector<ParameterId> parts);
+  // Each weight [O_i, I], or [I, O_i] as `weight_shape` says; y has O = Σ O_i columns. `biases` [O_i]: none, or one for each weight.
+  Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases = {},
+         WeightShape weight_shape = WeightShape::output_input);
 
   std::int64_t inputs() const { return inputs_; }    // I
   std::int64_t outputs() const { return outputs_; }  // O
 
-  // y [N, O] = x [N, I] · Wᵀ.
+  // y [N, O] = x [N, I] · Wᵀ + bias.
   void forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
   // d_x [N, I] = d_y [N, O] · W.
   void backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const;
-  // d_W += d_yᵀ · x, in fp32.
+  // d_W += d_yᵀ · x and d_bias += Σ over N of d_y, in fp32.
   void backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x) const;
 
  private:
-  // Consecutive parts that are contiguous in memory.
+  // Consecutive weights that are contiguous in memory.
   struct Run {
     ParameterId first;
-    std::int64_t begin = 0, rows = 0;  // columns of y, rows of W
+    std::int64_t begin = 0, outputs = 0;  // columns of y
   };
+  struct Bias {
+    ParameterId id;
+    std::int64_t begin = 0;  // column of y
+  };
+  // The run's weight or gradient as an [O, I] matrix, however it is stored.
+  ops::Matrix matrix(const Run& run, const Tensor& tensor) const;
+
+  WeightShape weight_shape_;
   std::vector<Run> runs_;
+  std::vector<Bias> biases_;
   std::int64_t inputs_ = 0, outputs_ = 0;
 };
 

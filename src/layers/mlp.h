@@ -1,31 +1,35 @@
-// Llama's gated MLP: y = (silu(x·Wgateᵀ) · (x·Wupᵀ)) · Wdownᵀ.
+// The MLP of a block: gated as Llama's, y = (silu(x·Wgateᵀ) · (x·Wupᵀ)) · Wdownᵀ, or plain as GPT-2's, y = gelu(x·Wupᵀ) · Wdownᵀ.
 #pragma once
 
 #include "layers/linear.h"
 
 namespace baleen {
 
+enum class Activation { swiglu, gelu };
+
 class Mlp {
  public:
   struct Saved {
-    Tensor gate_up;     // [N, 2F]
+    Tensor up;          // [N, 2F] gate and up for swiglu, [N, F] for gelu
     Tensor activation;  // [N, F]
   };
   struct Gradients {
-    Tensor d_out;      // [N, C]
-    Tensor d_gate_up;  // [N, 2F]
+    Tensor d_out;  // [N, C]
+    Tensor d_up;   // [N, 2F] or [N, F]
   };
 
-  Mlp(const UnitStorage& units, ParameterId gate, ParameterId up, ParameterId down);
+  // `up` stacks gate and up for swiglu.
+  Mlp(Activation activation, Linear up, Linear down);
 
   // y [N, C] = mlp(x [N, C]).
   Saved forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
-  // d_x [N, C] from gradients.d_out; fills gradients.d_gate_up.
+  // d_x [N, C] from gradients.d_out; fills gradients.d_up.
   void backward_input(const LayerContext& context, const Saved& saved, Gradients& gradients, const Tensor& d_x) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const;
 
  private:
-  Linear gate_up_projection_, down_projection_;
+  Activation activation_;
+  Linear up_projection_, down_projection_;
 };
 
 }  // namespace baleen

@@ -1,5 +1,7 @@
-// RMSNorm of the residual stream, fused with the addition that precedes it.
+// The norm of the residual stream, fused with the addition that precedes it: RMSNorm, or LayerNorm where there is a bias.
 #pragma once
+
+#include <optional>
 
 #include "layers/context.h"
 
@@ -15,11 +17,15 @@ class Norm {
  public:
   struct Saved {
     Tensor input;  // [N, C], the sum
+    Tensor mean;   // [N] fp32; undefined for RMSNorm
     Tensor rstd;   // [N] fp32
     Tensor out;    // [N, C]
   };
 
+  // RMSNorm.
   Norm(ParameterId weight, float eps) : weight_(weight), eps_(eps) {}
+  // LayerNorm.
+  Norm(ParameterId weight, ParameterId bias, float eps) : weight_(weight), bias_(bias), eps_(eps) {}
 
   Saved forward(const LayerContext& context, const ResidualStream& in) const;
   // d_in [N, C] = d_residual + the gradient through the norm, given d_out [N, C].
@@ -28,6 +34,7 @@ class Norm {
 
  private:
   ParameterId weight_;
+  std::optional<ParameterId> bias_;
   float eps_;
 };
 

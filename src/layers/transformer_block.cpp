@@ -1,13 +1,11 @@
 #include "layers/transformer_block.h"
 
+#include <utility>
+
 namespace baleen {
 
-TransformerBlock::TransformerBlock(const UnitStorage& units, const TransformerBlockParameters& parameters, const AttentionDimensions& dimensions,
-                                   float norm_eps)
-    : attention_norm_(parameters.input_norm, norm_eps),
-      mlp_norm_(parameters.post_attention_norm, norm_eps),
-      attention_(units, dimensions, parameters.q, parameters.k, parameters.v, parameters.output),
-      mlp_(units, parameters.gate, parameters.up, parameters.down) {}
+TransformerBlock::TransformerBlock(Norm attention_norm, Attention attention, Norm mlp_norm, Mlp mlp)
+    : attention_norm_(attention_norm), mlp_norm_(mlp_norm), attention_(std::move(attention)), mlp_(std::move(mlp)) {}
 
 TransformerBlock::Saved TransformerBlock::forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas,
                                                   ResidualStream& stream) const {

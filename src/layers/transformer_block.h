@@ -1,4 +1,4 @@
-// One Llama block:  x += attention(norm(x));  x += mlp(norm(x)).
+// One pre-norm block:  x += attention(norm(x));  x += mlp(norm(x)).
 #pragma once
 
 #include "layers/attention.h"
@@ -6,10 +6,6 @@
 #include "layers/norm.h"
 
 namespace baleen {
-
-struct TransformerBlockParameters {
-  ParameterId input_norm, q, k, v, output, post_attention_norm, gate, up, down;
-};
 
 // Two [N, C] buffers that hold the sub-layers' outputs until the next norm adds them; one pair serves all blocks of a stage.
 struct BlockDeltas {
@@ -30,7 +26,7 @@ class TransformerBlock {
     Tensor d_attention_norm, d_mlp_norm;  // [N, C], gradients of the norms' outputs
   };
 
-  TransformerBlock(const UnitStorage& units, const TransformerBlockParameters& parameters, const AttentionDimensions& dimensions, float norm_eps);
+  TransformerBlock(Norm attention_norm, Attention attention, Norm mlp_norm, Mlp mlp);
 
   // Replaces `stream` by the stream behind the block.
   Saved forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas, ResidualStream& stream) const;

@@ -19,9 +19,9 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
-  std::string architecture = "llama";
+  std::string architecture = "llama";        // config.json's model_type: llama | mistral | qwen2 | qwen3 | gpt2
   std::int64_t hidden_size = 0;              // C
-  std::int64_t intermediate_size = 0;        // F
+  std::int64_t intermediate_size = 0;        // F; 0 in input of gpt2: 4 · C
   std::int64_t num_hidden_layers = 0;        // L
   std::int64_t num_attention_heads = 0;      // H
   std::int64_t num_key_value_heads = 0;      // Hkv; 0 in input: H
@@ -30,9 +30,15 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 0;  // 0 in a training config: the sequence length
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double rms_norm_eps = 1e-5;
+  double rms_norm_eps = 1e-5;                // gpt2's layer_norm_epsilon
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
+  bool attention_bias = false;               // llama and qwen3: Q, K, V and output have biases. Always set for qwen2 (Q, K, V) and gpt2 (all)
+
+  bool is_gpt2() const { return architecture == "gpt2"; }
+  bool has_qkv_bias() const { return attention_bias; }
+  bool has_output_bias() const { return attention_bias && architecture != "qwen2"; }
+  bool has_qk_norm() const { return architecture == "qwen3"; }
 
   // Parameters, and those among them that take part in matrix products (the head once, the embedding look-up not).
   std::int64_t parameters() const;
@@ -41,8 +47,13 @@ struct ModelConfig {
   double flops_per_token(std::int64_t sequence_length) const;
 };
 
+std::vector<std::string> architecture_names();
+// What a model of this architecture has where nothing else is said, as transformers has it: sizes 0. Throws Error(bad_config) listing the
+// names for an unknown one.
+ModelConfig default_model(const std::string& architecture, const std::string& where);
+
 // Fills the defaults that depend on other fields. Throws Error(bad_config) naming `where` and the key: sizes not positive, H % Hkv, an odd
-// head width, C % H without head_dim, unknown rope scaling.
+// head width under rotary positions, C % H without head_dim, unknown rope scaling, biases or heads that the architecture does not have.
 void complete_and_validate(ModelConfig& config, const std::string& where);
 
 // The named preset; throws Error(bad_config) listing the names. Vocabulary and length of "tiny" follow the data.

@@ -80,18 +80,123 @@ class Reader {
   std::string where_;
 };
 
-void read_rope_scaling(const Reader& reader, const std::string& where, RopeScaling& scaling) {
+void read_rope_scaling(const Reader& reader, const std::string& where, ModelConfig& config) {
+  RopeScaling& scaling = config.rope_scaling;
   const json* found = reader.find("rope_scaling");
   if (found == nullptr) found = reader.find("rope_parameters");
   if (found == nullptr) return;
   if (!found->is_object()) reader.wrong_type("rope_scaling", "an object");
   const Reader inner(*found, where);
+  inner.number("rope_theta", config.rope_theta);  // where transformers 5 keeps it
   inner.string("type", scaling.type);
   inner.string("rope_type", scaling.type);
   inner.number("factor", scaling.factor);
   inner.number("low_freq_factor", scaling.low_freq_factor);
   inner.number("high_freq_factor", scaling.high_freq_factor);
   inner.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
+}
+
+// A window that bounds how far back a token sees would change the result without a word.
+void refuse_sliding_window(const Reader& reader, const std::string& architecture) {
+  bool used = false;
+  reader.boolean("use_sliding_window", used);
+  if (used) reader.unsupported("use_sliding_window = true");
+  if (architecture == "mistral" && reader.find("sliding_window") != nullptr) reader.unsupported("a sliding_window that is not null");
+  const json* types = reader.find("layer_types");
+  if (types == nullptr) return;
+  if (!types->is_array()) reader.wrong_type("layer_types", "a list");
+  for (const json& type : *types)
+    if (type != "full_attention") reader.unsupported("layer_types with " + type.dump());
+}
+
+void read_llama(const Reader& reader, const std::string& where, ModelConfig& config) {
+  reader.integer("hidden_size", config.hidden_size);
+  reader.integer("intermediate_size", config.intermediate_size);
+  reader.integer("num_hidden_layers", config.num_hidden_layers);
+  reader.integer("num_attention_heads", config.num_attention_heads);
+  reader.integer("num_key_value_heads", config.num_key_value_heads);
+  if (config.has_qk_norm()) config.head_dim = 128;  // as transformers has it where the key is absent: Qwen3's width is not C / H
+  reader.integer("head_dim", config.head_dim);
+  config.max_position_embeddings = 2048;
+  reader.integer("max_position_embeddings", config.max_position_embeddings);
+  reader.number("rope_theta", config.rope_theta);
+  config.rms_norm_eps = 1e-6;  // transformers' default where the key is absent
+  reader.number("rms_norm_eps", config.rms_norm_eps);
+  read_rope_scaling(reader, where, config);
+  reader.boolean("attention_bias", config.attention_bias);
+  bool bias = false;
+  reader.boolean("mlp_bias", bias);
+  if (bias) reader.unsupported("mlp_bias = true");
+  std::string activation = "silu";
+  reader.string("hidden_act", activation);
+  if (activation != "silu") reader.unsupported("hidden_act = \"" + activation + "\"");
+  refuse_sliding_window(reader, config.architecture);
+}
+
+void read_gpt2(const Reader& reader, ModelConfig& config) {
+  reader.integer("n_embd", config.hidden_size);
+  reader.integer("n_inner", config.intermediate_size);
+  reader.integer("n_layer", config.num_hidden_layers);
+  reader.integer("n_head", config.num_attention_heads);
+  config.max_position_embeddings = 1024;
+  reader.integer("n_positions", config.max_position_embeddings);
+  reader.number("layer_norm_epsilon", config.rms_norm_eps);
+  std::string activation = "gelu_new";
+  reader.string("activation_function", activation);
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") reader.unsupported("activation_function = \"" + activation + "\"");
+  bool flag = true;
+  reader.boolean("scale_attn_weights", flag);
+  if (!flag) reader.unsupported("scale_attn_weights = false");
+  flag = false;
+  reader.boolean("scale_attn_by_inverse_layer_idx", flag);
+  if (flag) reader.unsupported("scale_attn_by_inverse_layer_idx = true");
+  reader.boolean("add_cross_attention", flag);
+  if (flag) reader.unsupported("add_cross_attention = true");
+}
+
+json gpt2_json(const ModelConfig& config) {
+  return {
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"n_embd", config.hidden_size},
+      {"n_inner", config.intermediate_size},
+      {"n_layer", config.num_hidden_layers},
+      {"n_head", config.num_attention_heads},
+      {"n_positions", config.max_position_embeddings},
+      {"layer_norm_epsilon", config.rms_norm_eps},
+      {"activation_function", "gelu_new"},
+  };
+}
+
+json llama_json(const ModelConfig& config) {
+  const std::string& name = config.architecture;
+  const char* model_class = name == "mistral" ? "MistralForCausalLM" : name == "qwen2" ? "Qwen2ForCausalLM" : name == "qwen3" ? "Qwen3ForCausalLM" : "LlamaForCausalLM";
+  json out = {
+      {"architectures", {model_class}},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.num_key_value_heads},
+      {"head_dim", config.head_dim},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"rope_theta", config.rope_theta},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"hidden_act", "silu"},
+  };
+  if (name == "llama") out["mlp_bias"] = false;
+  if (name == "llama" || name == "qwen3") out["attention_bias"] = config.attention_bias;
+  if (name == "mistral") out["sliding_window"] = nullptr;
+  if (name == "qwen2" || name == "qwen3") out["use_sliding_window"] = false;
+  const RopeScaling& scaling = config.rope_scaling;
+  out["rope_scaling"] = nullptr;
+  if (scaling.type == "linear") out["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+  if (scaling.type == "llama3")
+    out["rope_scaling"] = {{"rope_type", "llama3"},
+                           {"factor", scaling.factor},
+                           {"low_freq_factor", scaling.low_freq_factor},
+                           {"high_freq_factor", scaling.high_freq_factor},
+                           {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
+  return out;
 }
 
 }  // namespace
@@ -110,65 +215,27 @@ ModelConfig parse_model_config(const std::string& text, const std::string& where
   }
   if (!parsed.is_object()) throw Error(ExitCode::bad_data, "config.json holds no object", where);
   const Reader reader(parsed, where);
-  ModelConfig config;
-  reader.string("model_type", config.architecture);
-  reader.integer("hidden_size", config.hidden_size);
-  reader.integer("intermediate_size", config.intermediate_size);
-  reader.integer("num_hidden_layers", config.num_hidden_layers);
-  reader.integer("num_attention_heads", config.num_attention_heads);
-  reader.integer("num_key_value_heads", config.num_key_value_heads);
-  reader.integer("head_dim", config.head_dim);
+  std::string architecture = "llama";
+  reader.string("model_type", architecture);
+  ModelConfig config = default_model(architecture, where);
   reader.integer("vocab_size", config.vocab_size);
-  config.max_position_embeddings = 2048;
-  reader.integer("max_position_embeddings", config.max_position_embeddings);
-  reader.number("rope_theta", config.rope_theta);
-  config.rms_norm_eps = 1e-6;  // transformers' default where the key is absent
-  reader.number("rms_norm_eps", config.rms_norm_eps);
   reader.number("initializer_range", config.initializer_range);
   reader.boolean("tie_word_embeddings", config.tie_word_embeddings);
-  read_rope_scaling(reader, where, config.rope_scaling);
-  bool bias = false;
-  reader.boolean("attention_bias", bias);
-  if (bias) reader.unsupported("attention_bias = true");
-  reader.boolean("mlp_bias", bias);
-  if (bias) reader.unsupported("mlp_bias = true");
-  std::string activation = "silu";
-  reader.string("hidden_act", activation);
-  if (activation != "silu") reader.unsupported("hidden_act = \"" + activation + "\"");
+  if (config.is_gpt2())
+    read_gpt2(reader, config);
+  else
+    read_llama(reader, where, config);
   complete_and_validate(config, where);
   return config;
 }
 
 std::string model_config_json(const ModelConfig& config) {
-  json out = {
-      {"architectures", {"LlamaForCausalLM"}},
-      {"model_type", config.architecture},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"head_dim", config.head_dim},
-      {"vocab_size", config.vocab_size},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"rope_theta", config.rope_theta},
-      {"rms_norm_eps", config.rms_norm_eps},
-      {"initializer_range", config.initializer_range},
-      {"tie_word_embeddings", config.tie_word_embeddings},
-      {"attention_bias", false},
-      {"mlp_bias", false},
-      {"hidden_act", "silu"},
-      {"torch_dtype", "float32"},
-  };
-  const RopeScaling& scaling = config.rope_scaling;
-  out["rope_scaling"] = nullptr;
-  if (scaling.type == "linear") out["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
-  if (scaling.type == "llama3")
-    out["rope_scaling"] = {{"rope_type", "llama3"},
-                           {"factor", scaling.factor},
-                           {"low_freq_factor", scaling.low_freq_factor},
-                           {"high_freq_factor", scaling.high_freq_factor},
-                           {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
+  json out = config.is_gpt2() ? gpt2_json(config) : llama_json(config);
+  out["model_type"] = config.architecture;
+  out["vocab_size"] = config.vocab_size;
+  out["initializer_range"] = config.initializer_range;
+  out["tie_word_embeddings"] = config.tie_word_embeddings;
+  out["torch_dtype"] = "float32";
   return out.dump(2) + "\n";
 }
 

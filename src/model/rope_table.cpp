@@ -5,8 +5,10 @@
 
 namespace baleen {
 
+std::int64_t rope_columns(const ModelConfig& config) { return config.is_gpt2() ? 0 : config.head_dim / 2; }
+
 std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
-  const std::int64_t half = config.head_dim / 2;
+  const std::int64_t half = rope_columns(config);
   std::vector<double> frequencies(static_cast<std::size_t>(half));
   const RopeScaling& scaling = config.rope_scaling;
   const double low_wavelength = static_cast<double>(scaling.original_max_position_embeddings) / scaling.low_freq_factor;

@@ -7,8 +7,11 @@
 
 namespace baleen {
 
+// Angles a position: D/2, or 0 where positions are learned (GPT-2).
+std::int64_t rope_columns(const ModelConfig& config);
+
 struct RopeTable {
-  std::vector<float> cosines, sines;  // [positions, D/2] each
+  std::vector<float> cosines, sines;  // [positions, rope_columns] each
 };
 
 // Inverse frequencies [D/2] in fp64: θ^(-2i/D); "linear" divides all by the factor; "llama3" divides long wavelengths, keeps short ones and

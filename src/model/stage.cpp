@@ -1,8 +1,8 @@
 #include "model/stage.h"
 
-#include <fmt/format.h>
-
 #include <utility>
+
+#include "model/family.h"
 
 namespace baleen {
 namespace {
@@ -11,14 +11,7 @@ constexpr int embedding_unit = 0;
 
 std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitStorage& units) {
   std::vector<TransformerBlock> blocks;
-  const AttentionDimensions dimensions{config.num_attention_heads, config.num_key_value_heads, config.head_dim};
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const auto id = [&](const char* name) { return units.find(fmt::format("model.layers.{}.{}.weight", layer, name)); };
-    const TransformerBlockParameters parameters{id("input_layernorm"),  id("self_attn.q_proj"), id("self_attn.k_proj"),
-                                                id("self_attn.v_proj"), id("self_attn.o_proj"), id("post_attention_layernorm"),
-                                                id("mlp.gate_proj"),    id("mlp.up_proj"),      id("mlp.down_proj")};
-    blocks.emplace_back(units, parameters, dimensions, static_cast<float>(config.rms_norm_eps));
-  }
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) blocks.push_back(family_of(config).block(config, units, layer));
   return blocks;
 }
 
@@ -26,10 +19,10 @@ std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitS
 
 Stage::Stage(const ModelConfig& config, const UnitStorage& units)
     : width_(config.hidden_size),
-      embedding_(units.find("model.embed_tokens.weight")),
+      embedding_(family_of(config).embedding(units)),
       blocks_(make_blocks(config, units)),
-      final_norm_(units.find("model.norm.weight"), static_cast<float>(config.rms_norm_eps)),
-      head_(units, units.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight")),
+      final_norm_(family_of(config).final_norm(config, units)),
+      head_(units, units.find(config.tie_word_embeddings ? family_of(config).embedding_table : "lm_head.weight")),
       head_unit_(units.units() - 1) {}
 
 Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch) const {
@@ -39,7 +32,7 @@ Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch
                            context.scratch("mlp delta", DType::f32, {tokens, width_})};
   Saved saved;
   ResidualStream stream{context.save("embedding out", DType::f32, {tokens, width_}), Tensor()};
-  embedding_.forward(context, stream.residual, batch.ids);
+  embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
   for (const TransformerBlock& block : blocks_) saved.blocks.push_back(block.forward(context, batch.sequences, deltas, stream));
   saved.final_norm = final_norm_.forward(context, stream);
   return saved;
@@ -67,7 +60,7 @@ void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& bat
     complete(embedding_unit + 1 + static_cast<int>(l));
     std::swap(d_in, d_out);
   }
-  embedding_.backward_weight(context, d_out, batch.ids);
+  embedding_.backward_weight(context, batch.sequences, d_out, batch.ids);
   complete(embedding_unit);
 }
 
@@ -78,7 +71,7 @@ void Stage::next_logits(const LayerContext& context, const MicroBatch& batch, st
   const BlockDeltas deltas{context.scratch("attention delta", DType::f32, {tokens, width_}),
                            context.scratch("mlp delta", DType::f32, {tokens, width_})};
   ResidualStream stream{context.save("embedding out", DType::f32, {tokens, width_}), Tensor()};
-  embedding_.forward(context, stream.residual, batch.ids);
+  embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
   for (std::size_t l = 0; l < blocks_.size(); ++l) blocks_[l].forward_cached(context, batch.sequences, caches[l], deltas, stream);
   const Norm::Saved last = final_norm_.forward(context, stream);
   head_.logits(context, logits.reshape({1, logits.elements()}), last.out.rows(tokens - 1, 1));

@@ -27,7 +27,7 @@ class Stage {
   // Called when the gradients of a unit are complete for this micro-batch.
   using UnitComplete = std::function<void(int unit)>;
 
-  // `units` must be laid out by llama_units(config) and outlive the stage.
+  // `units` must be laid out by model_units(config) and outlive the stage.
   Stage(const ModelConfig& config, const UnitStorage& units);
 
   Saved forward(const LayerContext& context, const MicroBatch& batch) const;

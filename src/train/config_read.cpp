@@ -32,6 +32,47 @@ void read_rope_scaling(TomlSection& model, RopeScaling& scaling, const std::stri
   section.finish();
 }
 
+// One size that config.json calls by another name in GPT-2.
+void read_size(TomlSection& model, const ModelConfig& m, const char* key, const char* gpt2_key, std::int64_t& value) {
+  const bool has_key = model.integer(key, value, 1, any_count);
+  if (!model.integer(gpt2_key, value, 1, any_count)) return;
+  if (!m.is_gpt2()) model.reject(gpt2_key, fmt::format("a key of gpt2, not of {}", m.architecture), fmt::format("use {}, or set architecture = \"gpt2\"", key));
+  if (has_key) model.reject(gpt2_key, fmt::format("given together with {}", key), "keep one of the two");
+}
+
+// Rotary positions and RMSNorm, or what GPT-2 has in their place.
+void read_positions_and_norm(TomlSection& model, ModelConfig& m, const std::string& source) {
+  if (!m.is_gpt2()) {
+    model.number("rope_theta", m.rope_theta, 0, infinity, true);
+    model.number("rms_norm_eps", m.rms_norm_eps, 0, infinity, true);
+    read_rope_scaling(model, m.rope_scaling, source);
+    return;
+  }
+  model.number("layer_norm_epsilon", m.rms_norm_eps, 0, infinity, true);
+  for (const char* key : {"rope_theta", "rope_scaling"})
+    if (model.has(key)) model.reject(key, "gpt2 has learned positions", "leave it out");
+  if (model.has("rms_norm_eps")) model.reject("rms_norm_eps", "gpt2 has LayerNorm", "use layer_norm_epsilon");
+}
+
+void refuse_sliding_window(TomlSection& model) {
+  bool used = false;
+  if (model.boolean("use_sliding_window", used) && used) model.reject("use_sliding_window", "sliding windows are not supported", "leave it out");
+  if (model.has("sliding_window")) model.reject("sliding_window", "sliding windows are not supported", "leave it out");
+}
+
+void read_architecture(TomlSection& model, ModelConfig& m, bool described, const std::string& source) {
+  std::string architecture = m.architecture;
+  model.choice("architecture", architecture, architecture_names());
+  if (architecture == m.architecture) return;
+  const ModelConfig other = default_model(architecture, source);
+  if (!described) {
+    m = other;
+  } else {  // a preset's sizes in another architecture
+    m.architecture = architecture;
+    m.attention_bias = other.attention_bias;
+  }
+}
+
 void read_model(TomlSection& model, Config& config) {
   const bool has_path = model.string("path", config.model_path), has_preset = model.string("preset", config.preset);
   if (has_path && has_preset) model.reject("preset", "given together with path", "keep one of the two");
@@ -44,24 +85,23 @@ void read_model(TomlSection& model, Config& config) {
   }
   model.choice("init", config.init, {"weights", "random"});
   ModelConfig& m = config.model;
-  model.choice("architecture", m.architecture, {"llama"});
-  model.integer("hidden_size", m.hidden_size, 1, any_count);
-  model.integer("intermediate_size", m.intermediate_size, 1, any_count);
-  model.integer("num_hidden_layers", m.num_hidden_layers, 1, any_count);
-  model.integer("num_attention_heads", m.num_attention_heads, 1, any_count);
+  read_architecture(model, m, has_path || has_preset, source);
+  read_size(model, m, "hidden_size", "n_embd", m.hidden_size);
+  read_size(model, m, "intermediate_size", "n_inner", m.intermediate_size);
+  read_size(model, m, "num_hidden_layers", "n_layer", m.num_hidden_layers);
+  read_size(model, m, "num_attention_heads", "n_head", m.num_attention_heads);
+  read_size(model, m, "max_position_embeddings", "n_positions", m.max_position_embeddings);
+  if (m.is_gpt2()) m.num_key_value_heads = m.head_dim = 0;  // follow from the sizes, a preset's too
   model.integer("num_key_value_heads", m.num_key_value_heads, 1, any_count);
   model.integer("head_dim", m.head_dim, 1, any_count);
   model.integer("vocab_size", m.vocab_size, 1, any_count);
-  model.integer("max_position_embeddings", m.max_position_embeddings, 1, any_count);
-  model.number("rope_theta", m.rope_theta, 0, infinity, true);
-  model.number("rms_norm_eps", m.rms_norm_eps, 0, infinity, true);
   model.number("initializer_range", m.initializer_range, 0, infinity);
   model.boolean("tie_word_embeddings", m.tie_word_embeddings);
-  bool bias = false;
-  if (model.boolean("attention_bias", bias) && bias) model.reject("attention_bias", "true is not supported for this architecture", "leave it out");
-  read_rope_scaling(model, m.rope_scaling, source);
+  model.boolean("attention_bias", m.attention_bias);
+  read_positions_and_norm(model, m, source);
+  refuse_sliding_window(model);
   model.finish();
-  if (!has_path && !has_preset && !model.has("hidden_size"))
+  if (!has_path && !has_preset && !model.has("hidden_size") && !model.has("n_embd"))
     throw Error(ExitCode::bad_config, "model: no model is described", source,
                 fmt::format("set model.preset (one of {}), model.path, or hidden_size and the other sizes", fmt::join(model_preset_names(), ", ")));
 }

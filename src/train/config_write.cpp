@@ -20,19 +20,23 @@ const char* kind_name(LrScheduleKind kind) {
 toml::table model_table(const ModelConfig& m, const std::string& init) {
   toml::table table{
       {"architecture", m.architecture},
-      {"hidden_size", m.hidden_size},
-      {"intermediate_size", m.intermediate_size},
-      {"num_hidden_layers", m.num_hidden_layers},
-      {"num_attention_heads", m.num_attention_heads},
-      {"num_key_value_heads", m.num_key_value_heads},
-      {"head_dim", m.head_dim},
       {"vocab_size", m.vocab_size},
-      {"max_position_embeddings", m.max_position_embeddings},
-      {"rope_theta", m.rope_theta},
-      {"rms_norm_eps", m.rms_norm_eps},
       {"initializer_range", m.initializer_range},
       {"tie_word_embeddings", m.tie_word_embeddings},
+      {"attention_bias", m.attention_bias},
   };
+  const bool gpt2 = m.is_gpt2();
+  table.insert(gpt2 ? "n_embd" : "hidden_size", m.hidden_size);
+  table.insert(gpt2 ? "n_inner" : "intermediate_size", m.intermediate_size);
+  table.insert(gpt2 ? "n_layer" : "num_hidden_layers", m.num_hidden_layers);
+  table.insert(gpt2 ? "n_head" : "num_attention_heads", m.num_attention_heads);
+  table.insert(gpt2 ? "n_positions" : "max_position_embeddings", m.max_position_embeddings);
+  table.insert(gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", m.rms_norm_eps);
+  if (!gpt2) {
+    table.insert("num_key_value_heads", m.num_key_value_heads);
+    table.insert("head_dim", m.head_dim);
+    table.insert("rope_theta", m.rope_theta);
+  }
   if (!init.empty()) table.insert("init", init);
   if (m.rope_scaling.type != "default")
     table.insert("rope_scaling", toml::table{{"type", m.rope_scaling.type},

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "model/rope_table.h"
 #include "ops/cross_entropy.h"
 #include "ops/threads.h"
@@ -15,7 +15,7 @@ Engine::Engine(const EngineOptions& options, Communicator& axis)
       axis_(axis),
       device_(create_cpu_device()),
       stream_(device_->create_stream()),
-      units_(*device_, llama_units(options.model), axis.size(), options.storage),
+      units_(*device_, model_units(options.model), axis.size(), options.storage),
       stage_(options.model, units_),
       reduction_(axis, units_, options.reduction),
       context_{*stream_, scratch_} {
@@ -25,7 +25,7 @@ Engine::Engine(const EngineOptions& options, Communicator& axis)
   // The micro-batch and the tables live as long as the engine.
   const std::int64_t batch = options.micro_batch_size, length = options.sequence_length, tokens = batch * length;
   const RopeTable table = make_rope_table(options.model, length);
-  const std::int64_t half = options.model.head_dim / 2;
+  const std::int64_t half = rope_columns(options.model);
   Arena fixed;
   const auto layout = [&] {
     micro_batch_.sequences = {batch, length, allocate(fixed, "positions", DType::i32, {tokens}),

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "model/rope_table.h"
 #include "ops/threads.h"
 
@@ -28,12 +28,12 @@ Generator::Generator(const ModelConfig& model, std::int64_t capacity, int thread
       capacity_(capacity),
       device_(create_cpu_device()),
       stream_(device_->create_stream()),
-      units_(*device_, llama_units(model), 1, StorageKind::inference),
+      units_(*device_, model_units(model), 1, StorageKind::inference),
       stage_(model, units_),
       context_{*stream_, scratch_},
       caches_(static_cast<std::size_t>(model.num_hidden_layers)) {
   ops::set_threads(threads);
-  const std::int64_t kv = model.num_key_value_heads * model.head_dim, half = model.head_dim / 2;
+  const std::int64_t kv = model.num_key_value_heads * model.head_dim, half = rope_columns(model);
   cache_memory_ = device_->allocate("key-value cache", static_cast<std::size_t>(2 * model.num_hidden_layers * capacity * kv) * sizeof(float));
   float* cache = cache_memory_.as<float>();
   for (KvCache& layer : caches_) {

@@ -1,4 +1,4 @@
-// Every layer, forward and both halves of backward, against PyTorch in float64 (tests/golden/make_llama.py).
+// Every layer, forward and both halves of backward, against PyTorch in float64 (tests/golden/make_models.py).
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -6,7 +6,7 @@
 #include "layers/embedding.h"
 #include "layers/head_loss.h"
 #include "layers/transformer_block.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "model/rope_table.h"
 #include "support/golden.h"
 
@@ -17,7 +17,7 @@ using testing::elements;
 using testing::expect_near;
 using testing::Golden;
 
-// The sizes of make_layers() in make_llama.py.
+// The sizes of make_layers() in make_models.py.
 ModelConfig golden_config() {
   ModelConfig config;
   config.hidden_size = 20;
@@ -38,7 +38,7 @@ constexpr std::int64_t batch = 2, length = 13, tokens = batch * length, width = 
 class LayerGolden : public ::testing::Test {
  protected:
   LayerGolden()
-      : units(*device, llama_units(config), 1, StorageKind::training),
+      : units(*device, model_units(config), 1, StorageKind::training),
         memory(device->allocate("scratch", std::size_t{8} << 20)),
         saved_memory(device->allocate("activations", std::size_t{8} << 20)),
         table(make_rope_table(config, length)) {
@@ -64,6 +64,11 @@ class LayerGolden : public ::testing::Test {
 
   Tensor view(std::vector<float>& values) { return Tensor(values.data(), DType::f32, {tokens, width}); }
   ParameterId id(const std::string& name) const { return units.find("model.layers.0." + name + ".weight"); }
+  Attention make_attention() const {
+    return {dimensions, Linear(units, {id("self_attn.q_proj"), id("self_attn.k_proj"), id("self_attn.v_proj")}), Linear(units, {id("self_attn.o_proj")}),
+            /*rotary=*/true};
+  }
+  Mlp make_mlp() const { return {Activation::swiglu, Linear(units, {id("mlp.gate_proj"), id("mlp.up_proj")}), Linear(units, {id("mlp.down_proj")})}; }
   void expect_values(const Tensor& value, const std::string& name) { expect_near(elements(value), golden.floats(name), name); }
   // Every weight gradient that the golden layer has.
   void expect_gradients(const std::string& layer) {
@@ -104,7 +109,7 @@ TEST_F(LayerGolden, Norm) {
 }
 
 TEST_F(LayerGolden, Attention) {
-  const Attention attention(units, dimensions, id("self_attn.q_proj"), id("self_attn.k_proj"), id("self_attn.v_proj"), id("self_attn.o_proj"));
+  const Attention attention = make_attention();
   const Attention::Saved forward = attention.forward(layers, sequences, view(result), view(x));
   expect_values(view(result), "attention.y");
   Attention::Gradients gradients;
@@ -117,7 +122,7 @@ TEST_F(LayerGolden, Attention) {
 }
 
 TEST_F(LayerGolden, Mlp) {
-  const Mlp mlp(units, id("mlp.gate_proj"), id("mlp.up_proj"), id("mlp.down_proj"));
+  const Mlp mlp = make_mlp();
   const Mlp::Saved forward = mlp.forward(layers, view(result), view(x));
   expect_values(view(result), "mlp.y");
   Mlp::Gradients gradients;
@@ -130,10 +135,7 @@ TEST_F(LayerGolden, Mlp) {
 }
 
 TEST_F(LayerGolden, Block) {
-  const TransformerBlock block(units,
-                               {id("input_layernorm"), id("self_attn.q_proj"), id("self_attn.k_proj"), id("self_attn.v_proj"), id("self_attn.o_proj"),
-                                id("post_attention_layernorm"), id("mlp.gate_proj"), id("mlp.up_proj"), id("mlp.down_proj")},
-                               dimensions, 1e-5f);
+  const TransformerBlock block(Norm(id("input_layernorm"), 1e-5f), make_attention(), Norm(id("post_attention_layernorm"), 1e-5f), make_mlp());
   std::vector<float> attention_delta(x.size()), mlp_delta(x.size()), d_x(x.size());
   ResidualStream residual{view(x), Tensor()};
   const TransformerBlock::Saved forward = block.forward(layers, sequences, {view(attention_delta), view(mlp_delta)}, residual);
@@ -149,9 +151,9 @@ TEST_F(LayerGolden, Embedding) {
   const Embedding embedding(units.find("model.embed_tokens.weight"));
   std::vector<std::int32_t> ids = golden.ints("ids");
   const Tensor id_tensor(ids.data(), DType::i32, {tokens});
-  embedding.forward(layers, view(result), id_tensor);
+  embedding.forward(layers, sequences, view(result), id_tensor);
   expect_values(view(result), "embedding.y");
-  embedding.backward_weight(layers, view(d_out), id_tensor);
+  embedding.backward_weight(layers, sequences, view(d_out), id_tensor);
   expect_gradients("embedding");
 }
 

@@ -1,4 +1,4 @@
-// A whole small Llama against PyTorch in float64: loss, every gradient, twenty AdamW steps (tests/golden/make_llama.py).
+// A whole small model of each family against PyTorch in float64: loss, every gradient, twenty AdamW steps (tests/golden/make_models.py).
 #include <gtest/gtest.h>
 
 #include "comm/connect.h"
@@ -16,10 +16,9 @@ using testing::Golden;
 
 struct Case {
   const char* name;
-  std::int64_t batch, length, heads, kv_heads, head_dim;
-  double theta;
-  bool tied;
-  RopeScaling scaling;
+  const char* file;  // tests/golden/FILE.safetensors
+  std::int64_t batch, length;
+  ModelConfig config;
 };
 
 void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
@@ -43,23 +42,9 @@ class FixedBatch : public BatchSource {
   std::int64_t batch_, length_;
 };
 
-class LlamaGolden : public ::testing::TestWithParam<Case> {
+class ModelGolden : public ::testing::TestWithParam<Case> {
  protected:
-  ModelConfig config() const {
-    ModelConfig config;
-    config.hidden_size = 24;
-    config.intermediate_size = 40;
-    config.num_hidden_layers = 2;
-    config.num_attention_heads = GetParam().heads;
-    config.num_key_value_heads = GetParam().kv_heads;
-    config.head_dim = GetParam().head_dim;
-    config.vocab_size = 37;
-    config.max_position_embeddings = GetParam().length;
-    config.rope_theta = GetParam().theta;
-    config.rope_scaling = GetParam().scaling;
-    config.tie_word_embeddings = GetParam().tied;
-    return config;
-  }
+  const ModelConfig& config() const { return GetParam().config; }
   void load_weights(Engine& engine) const {
     for (const ParameterId id : engine.units().parameters()) {
       const std::vector<float> values = golden.floats("weights." + engine.units().parameter(id).name);
@@ -67,12 +52,12 @@ class LlamaGolden : public ::testing::TestWithParam<Case> {
     }
   }
 
-  Golden golden{std::string("llama_") + GetParam().name};
+  Golden golden{GetParam().file};
   std::unique_ptr<World> world = connect_world(RankEnvironment{}, std::chrono::seconds(10));
   std::unique_ptr<Communicator> axis = world->create_communicator({0}, "dp");
 };
 
-TEST_P(LlamaGolden, LossAndGradients) {
+TEST_P(ModelGolden, LossAndGradients) {
   for (const std::int64_t micro_batch : {GetParam().batch, std::int64_t{1}}) {
     Engine engine({config(), micro_batch, GetParam().length, 1, StorageKind::training, ReduceOp::sum}, *axis);
     load_weights(engine);
@@ -94,7 +79,7 @@ TEST_P(LlamaGolden, LossAndGradients) {
   }
 }
 
-TEST_P(LlamaGolden, TwentyAdamWSteps) {
+TEST_P(ModelGolden, TwentyAdamWSteps) {
   Engine engine({config(), 1, GetParam().length, 1, StorageKind::training, ReduceOp::sum}, *axis);
   load_weights(engine);
   AdamWOptimizer optimizer({}, engine.device(), engine.units());
@@ -110,11 +95,54 @@ TEST_P(LlamaGolden, TwentyAdamWSteps) {
   EXPECT_LT(losses.back(), 0.7 * losses.front());  // the case trains
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, LlamaGolden,
-                         ::testing::Values(Case{"tied", 4, 16, 4, 2, 6, 10000, true, {}},
-                                           Case{"llama3_rope", 2, 21, 3, 1, 10, 500000, false, {"llama3", 8, 1, 4, 24}},
-                                           Case{"linear_rope", 2, 11, 4, 4, 6, 10000, false, {"linear", 4, 1, 4, 8192}}),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+// The sizes of make_models.py.
+ModelConfig sized(const char* architecture, std::int64_t hidden, std::int64_t intermediate, std::int64_t heads, std::int64_t kv_heads,
+                  std::int64_t head_dim, bool tied) {
+  ModelConfig config = default_model(architecture, "");
+  config.hidden_size = hidden;
+  config.intermediate_size = intermediate;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = kv_heads;
+  config.head_dim = head_dim;
+  config.vocab_size = 37;
+  config.max_position_embeddings = 21;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+ModelConfig with_rope(ModelConfig config, double theta, const RopeScaling& scaling) {
+  config.rope_theta = theta;
+  config.rope_scaling = scaling;
+  return config;
+}
+
+ModelConfig with_biases(ModelConfig config) {
+  config.attention_bias = true;
+  config.rms_norm_eps = 1e-6;
+  return config;
+}
+
+ModelConfig gpt2(std::int64_t layers, bool tied) {
+  ModelConfig config = sized("gpt2", 20, 44, 4, 4, 5, tied);
+  config.num_hidden_layers = layers;
+  config.max_position_embeddings = 16;
+  return config;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ModelGolden,
+    ::testing::Values(Case{"LlamaTied", "llama_tied", 4, 16, sized("llama", 24, 40, 4, 2, 6, true)},
+                      Case{"LlamaLlama3Rope", "llama_llama3_rope", 2, 21,
+                           with_rope(sized("llama", 24, 40, 3, 1, 10, false), 500000, {"llama3", 8, 1, 4, 24})},
+                      Case{"LlamaLinearRope", "llama_linear_rope", 2, 11,
+                           with_rope(sized("llama", 24, 40, 4, 4, 6, false), 10000, {"linear", 4, 1, 4, 8192})},
+                      Case{"LlamaBiased", "llama_biased", 2, 9, with_biases(sized("llama", 20, 28, 3, 3, 6, true))},
+                      Case{"Mistral", "llama_tied", 4, 16, sized("mistral", 24, 40, 4, 2, 6, true)},
+                      Case{"Qwen2", "qwen2", 3, 13, sized("qwen2", 20, 28, 2, 1, 10, true)},
+                      Case{"Qwen3", "qwen3", 2, 17, sized("qwen3", 20, 28, 6, 2, 6, false)},
+                      Case{"Gpt2", "gpt2", 3, 13, gpt2(2, true)}, Case{"Gpt2Untied", "gpt2_untied", 2, 16, gpt2(1, false)}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
 }  // namespace baleen

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "model/rope_table.h"
 
 namespace baleen {
@@ -53,26 +53,108 @@ TEST(ModelConfig, RefusesWhatItCannotRun) {
   EXPECT_EQ(code_of(with("num_key_value_heads", 3)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("head_dim", 7)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("model_type", "mamba")), ExitCode::bad_config);
-  EXPECT_EQ(code_of(with("attention_bias", true)), ExitCode::bad_config);
+  EXPECT_EQ(code_of(with("attention_bias", true)), ExitCode::done);
+  EXPECT_EQ(code_of(with("mlp_bias", true)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("hidden_act", "gelu")), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}})), ExitCode::bad_config);
 }
 
-TEST(ModelConfig, CountsParametersAsTheUnitsDo) {
-  for (const bool tied : {true, false}) {
-    ModelConfig config = parse_model_config(with("tie_word_embeddings", tied), "config.json");
-    std::int64_t described = 0;
-    for (const UnitDescription& unit : llama_units(config))
-      for (const ParameterDescription& parameter : unit.parameters) described += parameter.elements();
-    EXPECT_EQ(config.parameters(), described);
+// The small config.json of each architecture, as transformers writes them.
+nlohmann::json family_json(const std::string& architecture) {
+  if (architecture == "gpt2")
+    return nlohmann::json::parse(R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 50, "n_ctx": 50, "vocab_size": 37,
+      "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02, "n_inner": null, "resid_pdrop": 0.1})");
+  auto object = nlohmann::json::parse(llama_json);
+  object["model_type"] = architecture;
+  object.erase("rope_scaling");
+  if (architecture == "mistral") object["sliding_window"] = nullptr;
+  if (architecture == "qwen2") object.update({{"use_sliding_window", false}, {"sliding_window", 131072}, {"max_window_layers", 28}});
+  if (architecture == "qwen3") object.update({{"head_dim", 32}, {"attention_bias", false}, {"layer_types", {"full_attention", "full_attention"}}});
+  return object;
+}
+
+std::string refusal(nlohmann::json object, const nlohmann::json& change) {
+  object.update(change);
+  try {
+    parse_model_config(object.dump(), "config.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_config);
+    return error.what();
   }
+  return "accepted";
+}
+
+TEST(ModelConfig, EveryFamilyReadsAndWritesConfigJson) {
+  for (const std::string& architecture : architecture_names()) {
+    const ModelConfig config = parse_model_config(family_json(architecture).dump(), "config.json");
+    EXPECT_EQ(config.architecture, architecture);
+    const std::string text = model_config_json(config);
+    EXPECT_EQ(model_config_json(parse_model_config(text, "again")), text);
+    EXPECT_EQ(nlohmann::json::parse(text)["model_type"], architecture);
+  }
+  const ModelConfig gpt2 = parse_model_config(family_json("gpt2").dump(), "config.json");
+  EXPECT_EQ(gpt2.intermediate_size, 96);
+  EXPECT_EQ(gpt2.head_dim, 8);
+  EXPECT_EQ(gpt2.max_position_embeddings, 50);
+  EXPECT_TRUE(gpt2.tie_word_embeddings);
+  EXPECT_EQ(nlohmann::json::parse(model_config_json(gpt2))["n_embd"], 24);
+  auto without_width = family_json("qwen3");
+  without_width.erase("head_dim");
+  EXPECT_EQ(parse_model_config(without_width.dump(), "config.json").head_dim, 128);
+  // Where transformers 5 keeps the base of the rotary angles.
+  auto nested = family_json("qwen2");
+  nested.erase("rope_theta");
+  nested["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_EQ(parse_model_config(nested.dump(), "config.json").rope_theta, 1e6);
+}
+
+TEST(ModelConfig, RefusesByNameWhatAFamilyDoesNotHave) {
+  const auto names = [](const std::string& message, const char* word) { EXPECT_NE(message.find(word), std::string::npos) << message; };
+  names(refusal(family_json("mistral"), {{"sliding_window", 4096}}), "sliding_window");
+  names(refusal(family_json("qwen2"), {{"use_sliding_window", true}}), "use_sliding_window");
+  names(refusal(family_json("qwen3"), {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types");
+  names(refusal(family_json("mistral"), {{"attention_bias", true}}), "attention_bias");
+  names(refusal(family_json("qwen2"), {{"attention_bias", false}}), "attention_bias");
+  names(refusal(family_json("gpt2"), {{"activation_function", "relu"}}), "activation_function");
+  names(refusal(family_json("gpt2"), {{"scale_attn_weights", false}}), "scale_attn_weights");
+  names(refusal(family_json("gpt2"), {{"scale_attn_by_inverse_layer_idx", true}}), "scale_attn_by_inverse_layer_idx");
+  names(refusal(family_json("gpt2"), {{"n_head", 5}}), "num_attention_heads");
+  EXPECT_EQ(refusal(family_json("gpt2"), {{"activation_function", "gelu_pytorch_tanh"}}), "accepted");
+}
+
+TEST(ModelConfig, CountsParametersAsTheUnitsDo) {
+  for (const std::string& architecture : architecture_names())
+    for (const bool tied : {true, false})
+      for (const bool bias : {true, false}) {
+        auto object = family_json(architecture);
+        object["tie_word_embeddings"] = tied;
+        if (architecture == "llama" || architecture == "qwen3") object["attention_bias"] = bias;
+        const ModelConfig config = parse_model_config(object.dump(), "config.json");
+        std::int64_t described = 0, matrices = 0;
+        for (const UnitDescription& unit : model_units(config))
+          for (const ParameterDescription& parameter : unit.parameters) {
+            described += parameter.elements();
+            if (parameter.shape.size() == 2 && unit.name != "embedding") matrices += parameter.elements();
+          }
+        if (tied) matrices += config.vocab_size * config.hidden_size;
+        EXPECT_EQ(config.parameters(), described) << architecture << tied << bias;
+        EXPECT_EQ(config.matmul_parameters(), matrices) << architecture << tied << bias;
+        const double attention = 6.0 * 2 * 10 * static_cast<double>(config.num_attention_heads * config.head_dim);
+        EXPECT_EQ(config.flops_per_token(10), 6.0 * static_cast<double>(matrices) + attention);
+      }
 }
 
 TEST(ModelConfig, PresetsHaveThePublishedSizes) {
   // Parameters of the published checkpoints.
-  EXPECT_EQ(model_preset("llama-3.2-1b", "").parameters(), 1235814400);
-  EXPECT_EQ(model_preset("llama-3.2-3b", "").parameters(), 3212749824);
-  EXPECT_EQ(model_preset("llama-3.1-8b", "").parameters(), 8030261248);
+  const std::pair<const char*, std::int64_t> published[] = {
+      {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824}, {"llama-3.1-8b", 8030261248}, {"qwen2.5-0.5b", 494032768},
+      {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-3b", 3085938688},   {"qwen2.5-7b", 7615616512},   {"qwen3-0.6b", 596049920},
+      {"qwen3-1.7b", 1720574976},   {"mistral-7b", 7248023552},   {"gpt2-124m", 124439808}};
+  for (const auto& [name, parameters] : published) {
+    ModelConfig config = model_preset(name, "");
+    EXPECT_EQ(config.parameters(), parameters) << name;
+    EXPECT_NO_THROW(complete_and_validate(config, name)) << name;
+  }
   EXPECT_THROW(model_preset("nothing", ""), Error);
 }
 

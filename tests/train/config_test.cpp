@@ -1,6 +1,7 @@
 // What the end-to-end cases of bad input do not reach: defaults, overrides, the way back to TOML.
 #include "train/config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -54,6 +55,40 @@ TEST(Config, ResolvedTextReadsBackTheSame) {
   EXPECT_EQ(again.data.train, "a\"b.bin");
   EXPECT_EQ(again.model.rope_scaling.type, "llama3");
   EXPECT_EQ(again.lr_schedule.kind, LrScheduleKind::wsd);
+}
+
+TEST(Config, EveryFamilyReadsBackTheSame) {
+  const char* const sizes = "hidden_size = 24\nintermediate_size = 40\nnum_hidden_layers = 2\nnum_attention_heads = 4\nvocab_size = 37\n";
+  const char* const gpt2_sizes = "n_embd = 24\nn_layer = 2\nn_head = 4\nn_positions = 64\nvocab_size = 37\nlayer_norm_epsilon = 1e-6\n";
+  for (const std::string& architecture : architecture_names()) {
+    const std::string model = fmt::format("[model]\narchitecture = \"{}\"\n{}", architecture, architecture == "gpt2" ? gpt2_sizes : sizes);
+    Config config = parse_config(model + "[training]\nsequence_length = 16\n", "x.toml", {});
+    resolve_model(config, 0);
+    Config again = parse_config(config_toml(config), "y.toml", {});
+    resolve_model(again, 0);
+    EXPECT_EQ(config_toml(again), config_toml(config));
+    EXPECT_EQ(again.model.architecture, architecture);
+    EXPECT_EQ(again.model.parameters(), config.model.parameters());
+    EXPECT_EQ(again.model.attention_bias, architecture == "qwen2" || architecture == "gpt2");
+    EXPECT_EQ(again.model.tie_word_embeddings, architecture == "gpt2");
+  }
+}
+
+TEST(Config, Gpt2TakesItsOwnKeysAndPresetsShrink) {
+  Config config = parse_config("[model]\npreset = \"gpt2-124m\"\nn_embd = 20\nn_head = 4\n[training]\nsequence_length = 16\n", "x.toml", {});
+  resolve_model(config, 0);
+  EXPECT_EQ(config.model.head_dim, 5);
+  EXPECT_EQ(config.model.num_key_value_heads, 4);
+  Config qwen = parse_config(minimal, "x.toml", {"model.architecture=qwen2"});
+  resolve_model(qwen, 0);
+  EXPECT_TRUE(qwen.model.attention_bias);
+  const std::string gpt2 = "[model]\narchitecture = \"gpt2\"\nn_embd = 24\nn_layer = 2\nn_head = 4\n[training]\nsequence_length = 16\n";
+  EXPECT_NE(error_of(gpt2, {"model.hidden_size=24"}).find("n_embd"), std::string::npos);
+  EXPECT_NE(error_of(gpt2, {"model.rope_theta=1e4"}).find("rope_theta"), std::string::npos);
+  EXPECT_NE(error_of(gpt2, {"model.rms_norm_eps=1e-5"}).find("layer_norm_epsilon"), std::string::npos);
+  EXPECT_NE(error_of(minimal, {"model.n_embd=24"}).find("n_embd"), std::string::npos);
+  EXPECT_NE(error_of(minimal, {"model.sliding_window=4096"}).find("sliding_window"), std::string::npos);
+  EXPECT_NE(error_of(minimal, {"model.use_sliding_window=true"}).find("use_sliding_window"), std::string::npos);
 }
 
 TEST(Config, OverridesTakeTomlOrABareString) {

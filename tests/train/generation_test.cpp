@@ -8,13 +8,13 @@
 namespace baleen {
 namespace {
 
-ModelConfig small_model() {
-  ModelConfig config;
+ModelConfig small_model(const std::string& architecture = "llama") {
+  ModelConfig config = default_model(architecture, "");
   config.hidden_size = 24;
   config.intermediate_size = 40;
   config.num_hidden_layers = 3;
   config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
+  config.num_key_value_heads = config.is_gpt2() ? 4 : 2;
   config.head_dim = 6;
   config.vocab_size = 31;
   config.max_position_embeddings = 32;
@@ -22,8 +22,9 @@ ModelConfig small_model() {
   return config;
 }
 
-std::vector<std::int32_t> generate(std::int64_t capacity, const std::vector<std::int32_t>& prompt, std::int64_t tokens) {
-  Generator generator(small_model(), capacity, 1);
+std::vector<std::int32_t> generate(std::int64_t capacity, const std::vector<std::int32_t>& prompt, std::int64_t tokens,
+                                   const std::string& architecture = "llama") {
+  Generator generator(small_model(architecture), capacity, 1);
   generator.units().initialize_weights(3);
   std::vector<std::int32_t> ids;
   generator.generate(prompt, {tokens, 0.0, 0, -1}, [&](std::int32_t id) { ids.push_back(id); });
@@ -31,13 +32,15 @@ std::vector<std::int32_t> generate(std::int64_t capacity, const std::vector<std:
 }
 
 TEST(Generator, TheCacheGivesWhatTheWholeSequenceGives) {
-  const std::vector<std::int32_t> prompt{5, 9, 2};
-  const std::vector<std::int32_t> cached = generate(32, prompt, 20);
-  // Each token again, from a prompt that holds all before it.
-  std::vector<std::int32_t> text = prompt;
-  for (const std::int32_t id : cached) {
-    EXPECT_EQ(generate(32, text, 1).front(), id) << "after " << text.size() << " tokens";
-    text.push_back(id);
+  for (const std::string& architecture : architecture_names()) {
+    const std::vector<std::int32_t> prompt{5, 9, 2};
+    const std::vector<std::int32_t> cached = generate(32, prompt, 20, architecture);
+    // Each token again, from a prompt that holds all before it.
+    std::vector<std::int32_t> text = prompt;
+    for (const std::int32_t id : cached) {
+      EXPECT_EQ(generate(32, text, 1, architecture).front(), id) << architecture << " after " << text.size() << " tokens";
+      text.push_back(id);
+    }
   }
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Golden values for tests/layers and tests/model, by PyTorch in float64: each layer's output and gradients, and a whole small Llama's loss,
-gradients and twenty AdamW steps. Weights and inputs are rounded to fp32 first, so both sides start from the same numbers.
+"""Golden values for tests/layers and tests/model, by PyTorch in float64: each layer's output and gradients, and the loss, gradients and twenty
+AdamW steps of a whole small model of each family: Llama (and Mistral), Qwen2, Qwen3, GPT-2. Weights and inputs are rounded to fp32 first, so both sides start from the same numbers.
 
-    scripts/reference-env.sh /tmp/reference && /tmp/reference/bin/python tests/golden/make_llama.py
+    scripts/reference-env.sh /tmp/reference && /tmp/reference/bin/python tests/golden/make_models.py
 
 writes tests/golden/*.safetensors (committed; CI needs no PyTorch). Written from the definitions, not from baleen's code.
 """
@@ -56,18 +56,29 @@ def rms_norm(x, weight, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
+def linear(x, w, name):
+    return x @ w[name + ".weight"].T + w.get(name + ".bias", 0)
+
+
+def causal(q, k, v):
+    """q, k, v [B, H, T, D] to [B, T, H·D]."""
+    B, H, T, D = q.shape
+    scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+    scores = scores.masked_fill(torch.triu(torch.ones(T, T, dtype=torch.bool), 1), -math.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D)
+
+
 def attention(x, w, prefix, cfg):
     B, T, _ = x.shape
     H, KV, D = cfg["heads"], cfg["kv_heads"], cfg["head_dim"]
-    q = (x @ w[prefix + "q_proj.weight"].T).view(B, T, H, D).transpose(1, 2)
-    k = (x @ w[prefix + "k_proj.weight"].T).view(B, T, KV, D).transpose(1, 2)
-    v = (x @ w[prefix + "v_proj.weight"].T).view(B, T, KV, D).transpose(1, 2)
+    q = linear(x, w, prefix + "q_proj").view(B, T, H, D).transpose(1, 2)
+    k = linear(x, w, prefix + "k_proj").view(B, T, KV, D).transpose(1, 2)
+    v = linear(x, w, prefix + "v_proj").view(B, T, KV, D).transpose(1, 2)
+    if prefix + "q_norm.weight" in w:  # Qwen3: each head, before the rotation
+        q, k = rms_norm(q, w[prefix + "q_norm.weight"], cfg["eps"]), rms_norm(k, w[prefix + "k_norm.weight"], cfg["eps"])
     q, k = rope(q, cfg["theta"], cfg["scaling"]), rope(k, cfg["theta"], cfg["scaling"])
     k, v = k.repeat_interleave(H // KV, dim=1), v.repeat_interleave(H // KV, dim=1)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(D)
-    scores = scores.masked_fill(torch.triu(torch.ones(T, T, dtype=torch.bool), 1), -math.inf)
-    out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D)
-    return out @ w[prefix + "o_proj.weight"].T
+    return linear(causal(q, k, v), w, prefix + "o_proj")
 
 
 def mlp(x, w, prefix):
@@ -84,8 +95,56 @@ def model_loss(w, cfg, ids, targets):
     for layer in range(cfg["layers"]):
         x = block(x, w, f"model.layers.{layer}.", cfg)
     x = rms_norm(x, w["model.norm.weight"], cfg["eps"])
-    head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
+    return head_loss(x, w.get("lm_head.weight", w["model.embed_tokens.weight"]), targets)
+
+
+def head_loss(x, head, targets):
     return F.cross_entropy((x @ head.T).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="mean")
+
+
+def layer_norm(x, w, name, eps):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps) * w[name + ".weight"] + w[name + ".bias"]
+
+
+def gelu_new(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gpt2_block(x, w, prefix, cfg):
+    B, T, C = x.shape
+    conv = lambda x, name: x @ w[prefix + name + ".weight"] + w[prefix + name + ".bias"]  # Conv1D: weights are [in, out]
+    q, k, v = (part.view(B, T, cfg["heads"], -1).transpose(1, 2) for part in conv(layer_norm(x, w, prefix + "ln_1", cfg["eps"]), "attn.c_attn").split(C, -1))
+    x = x + conv(causal(q, k, v), "attn.c_proj")
+    return x + conv(gelu_new(conv(layer_norm(x, w, prefix + "ln_2", cfg["eps"]), "mlp.c_fc")), "mlp.c_proj")
+
+
+def gpt2_loss(w, cfg, ids, targets):
+    x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][: ids.shape[1]]
+    for layer in range(cfg["layers"]):
+        x = gpt2_block(x, w, f"transformer.h.{layer}.", cfg)
+    x = layer_norm(x, w, "transformer.ln_f", cfg["eps"])
+    return head_loss(x, w.get("lm_head.weight", w["transformer.wte.weight"]), targets)
+
+
+def make_gpt2_weights(cfg):
+    C, V = cfg["hidden"], cfg["vocab"]
+    w = {"transformer.wte.weight": fp32(V, C, scale=0.5), "transformer.wpe.weight": fp32(cfg["positions"], C, scale=0.3)}
+
+    def norm(name):
+        w[name + ".weight"], w[name + ".bias"] = 1 + fp32(C, scale=0.1), fp32(C, scale=0.1)
+
+    def conv(name, inputs, outputs):
+        w[name + ".weight"], w[name + ".bias"] = fp32(inputs, outputs, scale=0.3), fp32(outputs, scale=0.1)
+
+    for layer in range(cfg["layers"]):
+        p = f"transformer.h.{layer}."
+        norm(p + "ln_1"), conv(p + "attn.c_attn", C, 3 * C), conv(p + "attn.c_proj", C, C)
+        norm(p + "ln_2"), conv(p + "mlp.c_fc", C, cfg["inner"]), conv(p + "mlp.c_proj", cfg["inner"], C)
+    norm("transformer.ln_f")
+    if not cfg["tied"]:
+        w["lm_head.weight"] = fp32(V, C, scale=0.3)
+    return {name: tensor.float().double() for name, tensor in w.items()}
 
 
 def make_weights(cfg):
@@ -99,6 +158,12 @@ def make_weights(cfg):
         w[p + "self_attn.k_proj.weight"] = fp32(KV, C, scale=0.3)
         w[p + "self_attn.v_proj.weight"] = fp32(KV, C, scale=0.3)
         w[p + "self_attn.o_proj.weight"] = fp32(C, Q, scale=0.3)
+        for part, rows in (("q_proj", Q), ("k_proj", KV), ("v_proj", KV), ("o_proj", C)):
+            if part in cfg.get("biased", ()):
+                w[p + f"self_attn.{part}.bias"] = fp32(rows, scale=0.2)
+        if cfg.get("qk_norm"):
+            w[p + "self_attn.q_norm.weight"] = 1 + fp32(cfg["head_dim"], scale=0.1)
+            w[p + "self_attn.k_norm.weight"] = 1 + fp32(cfg["head_dim"], scale=0.1)
         w[p + "post_attention_layernorm.weight"] = 1 + fp32(C, scale=0.1)
         w[p + "mlp.gate_proj.weight"] = fp32(Fw, C, scale=0.3)
         w[p + "mlp.up_proj.weight"] = fp32(Fw, C, scale=0.3)
@@ -154,8 +219,8 @@ def make_layers():
     save_file(out, HERE / "layers.safetensors")
 
 
-def make_model(name, cfg, batch, length, ignored):
-    w = make_weights(cfg)
+def make_model(name, cfg, batch, length, ignored, weights=make_weights, model_loss=model_loss):
+    w = weights(cfg)
     ids = torch.randint(0, cfg["vocab"], (batch, length))
     targets = torch.randint(0, cfg["vocab"], (batch, length))
     for row, count in enumerate(ignored):
@@ -185,13 +250,22 @@ def make_model(name, cfg, batch, length, ignored):
         losses.append(loss.item())
         optimizer.step()
     out["adamw.losses"], out["adamw.norms"] = np.array(losses), np.array(norms)
-    save_file(out, HERE / f"llama_{name}.safetensors")
+    save_file(out, HERE / f"{name}.safetensors")
 
 
 if __name__ == "__main__":
     make_layers()
     base = dict(hidden=24, intermediate=40, layers=2, heads=4, kv_heads=2, head_dim=6, vocab=37, theta=10000.0, scaling=None, eps=1e-5)
-    make_model("tied", dict(base, tied=True), batch=4, length=16, ignored=[0, 9, 16, 3])
+    make_model("llama_tied", dict(base, tied=True), batch=4, length=16, ignored=[0, 9, 16, 3])
     llama3 = dict(type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=24)
-    make_model("llama3_rope", dict(base, tied=False, theta=500000.0, head_dim=10, heads=3, kv_heads=1, scaling=llama3), batch=2, length=21, ignored=[0, 0])
-    make_model("linear_rope", dict(base, tied=False, kv_heads=4, scaling=dict(type="linear", factor=4.0)), batch=2, length=11, ignored=[2, 0])
+    make_model("llama_llama3_rope", dict(base, tied=False, theta=500000.0, head_dim=10, heads=3, kv_heads=1, scaling=llama3), batch=2, length=21, ignored=[0, 0])
+    make_model("llama_linear_rope", dict(base, tied=False, kv_heads=4, scaling=dict(type="linear", factor=4.0)), batch=2, length=11, ignored=[2, 0])
+    # Odd widths; a seed of their own, so that the files above stay as they are.
+    torch.manual_seed(20261130)
+    small = dict(base, hidden=20, intermediate=28, eps=1e-6)
+    make_model("qwen2", dict(small, head_dim=10, heads=2, kv_heads=1, tied=True, biased=("q_proj", "k_proj", "v_proj")), batch=3, length=13, ignored=[0, 5, 12])
+    make_model("qwen3", dict(small, head_dim=6, heads=6, kv_heads=2, tied=False, qk_norm=True), batch=2, length=17, ignored=[0, 4])
+    make_model("llama_biased", dict(small, head_dim=6, heads=3, kv_heads=3, tied=True, biased=("q_proj", "k_proj", "v_proj", "o_proj")), batch=2, length=9, ignored=[1, 0])
+    gpt2 = dict(hidden=20, inner=44, layers=2, heads=4, vocab=37, positions=16, eps=1e-5)
+    make_model("gpt2", dict(gpt2, tied=True), batch=3, length=13, ignored=[0, 5, 12], weights=make_gpt2_weights, model_loss=gpt2_loss)
+    make_model("gpt2_untied", dict(gpt2, tied=False, layers=1), batch=2, length=16, ignored=[0, 0], weights=make_gpt2_weights, model_loss=gpt2_loss)

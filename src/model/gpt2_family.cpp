@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/family.h"
+
+namespace baleen {
+namespace {
+
+// As transformers' GPT2LMHeadModel saves them.
+constexpr const char* embedding_table = "transformer.wte.weight";
+constexpr const char* position_table = "transformer.wpe.weight";
+constexpr const char* final_norm = "transformer.ln_f.";
+
+std::string block_prefix(std::int64_t layer) { return fmt::format("transformer.h.{}.", layer); }
+
+void describe_norm(UnitDescription& unit, const std::string& name, std::int64_t width) {
+  unit.parameters.push_back({name + "weight", {width}, Initializer::ones, 0});
+  unit.parameters.push_back({name + "bias", {width}, Initializer::zeros, 0});
+}
+
+UnitDescription describe_block(const ModelConfig& config, std::int64_t layer) {
+  const std::int64_t width = config.hidden_size, inner = config.intermediate_size;
+  const double deviation = config.initializer_range;
+  // 2L projections add to the residual stream: their initial deviation keeps its variance that of one (A. Radford et al., "Language models
+  // are unsupervised multitask learners", 2019, section 2.3).
+  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(config.num_hidden_layers));
+  const std::string prefix = block_prefix(layer);
+  UnitDescription unit{fmt::format("block {}", layer), {}};
+  const auto projection = [&](const char* name, std::int64_t inputs, std::int64_t outputs, double standard_deviation) {
+    unit.parameters.push_back({fmt::format("{}{}.weight", prefix, name), {inputs, outputs}, Initializer::normal, static_cast<float>(standard_deviation)});
+    unit.parameters.push_back({fmt::format("{}{}.bias", prefix, name), {outputs}, Initializer::zeros, 0});
+  };
+  describe_norm(unit, prefix + "ln_1.", width);
+  projection("attn.c_attn", width, 3 * width, deviation);
+  projection("attn.c_proj", width, width, residual);
+  describe_norm(unit, prefix + "ln_2.", width);
+  projection("mlp.c_fc", width, inner, deviation);
+  projection("mlp.c_proj", inner, width, residual);
+  return unit;
+}
+
+std::vector<UnitDescription> units_of(const ModelConfig& config) {
+  const auto table = [&](const char* name, std::int64_t rows) {
+    return ParameterDescription{name, {rows, config.hidden_size}, Initializer::normal, static_cast<float>(config.initializer_range)};
+  };
+  std::vector<UnitDescription> units{
+      {"embedding", {table(embedding_table, config.vocab_size), table(position_table, config.max_position_embeddings)}}};
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) units.push_back(describe_block(config, layer));
+  units.push_back({"head", {}});
+  describe_norm(units.back(), final_norm, config.hidden_size);
+  if (!config.tie_word_embeddings) units.back().parameters.push_back(table("lm_head.weight", config.vocab_size));
+  return units;
+}
+
+Embedding make_embedding(const UnitStorage& units) { return Embedding(units.find(embedding_table), units.find(position_table)); }
+
+Norm make_norm(const ModelConfig& config, const UnitStorage& units, const std::string& name) {
+  return {units.find(name + "weight"), units.find(name + "bias"), static_cast<float>(config.rms_norm_eps)};
+}
+
+TransformerBlock make_block(const ModelConfig& config, const UnitStorage& units, std::int64_t layer) {
+  const std::string prefix = block_prefix(layer);
+  const auto projection = [&](const char* name) {
+    return Linear(units, {units.find(fmt::format("{}{}.weight", prefix, name))}, {units.find(fmt::format("{}{}.bias", prefix, name))},
+                  WeightShape::input_output);
+  };
+  const AttentionDimensions dimensions{config.num_attention_heads, config.num_key_value_heads, config.head_dim};
+  return {make_norm(config, units, prefix + "ln_1."), Attention(dimensions, projection("attn.c_attn"), projection("attn.c_proj"), /*rotary=*/false),
+          make_norm(config, units, prefix + "ln_2."), Mlp(Activation::gelu, projection("mlp.c_fc"), projection("mlp.c_proj"))};
+}
+
+Norm make_final_norm(const ModelConfig& config, const UnitStorage& units) { return make_norm(config, units, final_norm); }
+
+}  // namespace
+
+const Family& gpt2_family() {
+  static constexpr Family family{units_of, make_embedding, make_block, make_final_norm, embedding_table};
+  return family;
+}
+
+}  // namespace baleen

@@ -1,0 +1,23 @@
+// The bias of a linear layer: added to the columns of its output, and its gradient, the sum over the rows.
+#pragma once
+
+#include "ops/context.h"
+
+namespace baleen::ops {
+
+namespace cpu {
+void bias_add(const Tensor& y, std::int64_t row_stride, const Tensor& bias);
+void bias_backward(const Tensor& d_bias, const Tensor& d_y, std::int64_t row_stride);
+}  // namespace cpu
+
+// y [N, O] += bias [O], in place; y's rows lie row_stride elements apart (a slice of fused QKV).
+inline void bias_add(Context& context, const Tensor& y, std::int64_t row_stride, const Tensor& bias) {
+  dispatch(context, [&] { cpu::bias_add(y, row_stride, bias); });
+}
+
+// d_bias [O] fp32 += Σ over N of d_y [N, O], in an order that does not depend on the number of threads.
+inline void bias_backward(Context& context, const Tensor& d_bias, const Tensor& d_y, std::int64_t row_stride) {
+  dispatch(context, [&] { cpu::bias_backward(d_bias, d_y, row_stride); });
+}
+
+}  // namespace baleen::ops

@@ -1,0 +1,172 @@
+#include "ops/layer_norm.h"
+
+#include <cmath>
+
+#include "ops/cpu/checks.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/layer_norm.cpp"
+#include <hwy/foreach_target.h>
+#include "ops/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace baleen::ops::cpu::HWY_NAMESPACE {
+
+// One row of x [C]; delta and residual are both null or both there.
+void LayerNormForwardRow(std::size_t columns, float* out, float* residual, float* mean, float* rstd, const float* x, const float* delta,
+                         const float* weight, const float* bias, float eps) {
+  const FloatTag d;
+  FloatVec sums = hn::Zero(d), squares = hn::Zero(d);
+  ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+    FloatVec value = LoadVec(x + i, width);
+    if (delta != nullptr) {
+      value = hn::Add(value, LoadVec(delta + i, width));
+      StoreVec(value, residual + i, width);
+    }
+    sums = hn::Add(sums, value);
+  });
+  const float* normalised = delta != nullptr ? residual : x;
+  *mean = SumLanes(sums) / static_cast<float>(columns);
+  const FloatVec means = hn::Set(d, *mean);
+  ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+    const FloatVec distance = Covered(hn::Sub(LoadVec(normalised + i, width), means), width, hn::Zero(d));
+    squares = Fma(distance, distance, squares);
+  });
+  *rstd = 1.0f / std::sqrt(SumLanes(squares) / static_cast<float>(columns) + eps);
+  const FloatVec scales = hn::Set(d, *rstd);
+  ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+    const FloatVec unit = hn::Mul(hn::Sub(LoadVec(normalised + i, width), means), scales);
+    StoreVec(Fma(unit, LoadVec(weight + i, width), LoadVec(bias + i, width)), out + i, width);
+  });
+}
+
+void LayerNormForwardRows(std::int64_t rows, std::size_t columns, float* out, float* residual, float* mean, float* rstd, const float* x,
+                          const float* delta, const float* weight, const float* bias, float eps) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::size_t at = static_cast<std::size_t>(row) * columns;
+    LayerNormForwardRow(columns, out + at, delta == nullptr ? nullptr : residual + at, mean + row, rstd + row, x + at,
+                        delta == nullptr ? nullptr : delta + at, weight, bias, eps);
+  }
+}
+
+// With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)); it is added to
+// d_residual, if there.
+void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, float* d_x, const float* d_out, const float* d_residual, const float* x,
+                           const float* mean, const float* rstd, const float* weight) {
+  const FloatTag d;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::size_t at = static_cast<std::size_t>(row) * columns;
+    const FloatVec means = hn::Set(d, mean[row]), scales = hn::Set(d, rstd[row]);
+    FloatVec sums = hn::Zero(d), products = hn::Zero(d);
+    ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+      const FloatVec g = hn::Mul(LoadVec(weight + i, width), LoadVec(d_out + at + i, width));  // 0 in lanes past the end
+      sums = hn::Add(sums, g);
+      products = Fma(g, hn::Mul(hn::Sub(LoadVec(x + at + i, width), means), scales), products);
+    });
+    const FloatVec mean_g = hn::Set(d, SumLanes(sums) / static_cast<float>(columns));
+    const FloatVec along_x = hn::Set(d, -SumLanes(products) / static_cast<float>(columns));
+    ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
+      const FloatVec g = hn::Mul(LoadVec(weight + i, width), LoadVec(d_out + at + i, width));
+      const FloatVec unit = hn::Mul(hn::Sub(LoadVec(x + at + i, width), means), scales);
+      const FloatVec gradient = hn::Mul(Fma(unit, along_x, hn::Sub(g, mean_g)), scales);
+      StoreVec(d_residual == nullptr ? gradient : hn::Add(gradient, LoadVec(d_residual + at + i, width)), d_x + at + i, width);
+    });
+  }
+}
+
+// d_weight and d_bias of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements
+// apart. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the
+// columns' split.
+void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, float* d_bias, const float* d_out,
+                                    const float* x, const float* mean, const float* rstd) {
+  const FloatTag d;
+  constexpr std::size_t strip = 512;
+  constexpr std::int64_t block = 8;
+  HWY_ALIGN float weights[strip + HWY_MAX_BYTES / sizeof(float)];
+  HWY_ALIGN float biases[strip + HWY_MAX_BYTES / sizeof(float)];
+  for (std::size_t begin = 0; begin < count; begin += strip) {
+    const std::size_t width_of_strip = HWY_MIN(strip, count - begin);
+    ForVectors(width_of_strip, [&](std::size_t i, auto) HWY_ATTR {
+      hn::Store(hn::Zero(d), d, weights + i);
+      hn::Store(hn::Zero(d), d, biases + i);
+    });
+    for (std::int64_t first = 0; first < rows; first += block) {
+      const std::int64_t last = HWY_MIN(first + block, rows);
+      ForVectors(width_of_strip, [&](std::size_t i, auto width) HWY_ATTR {
+        FloatVec weight = hn::Zero(d), bias = hn::Zero(d);
+        for (std::int64_t row = first; row < last; ++row) {
+          const std::size_t at = static_cast<std::size_t>(row) * stride + begin + i;
+          const FloatVec gradient = LoadVec(d_out + at, width);
+          const FloatVec unit = hn::Mul(hn::Sub(LoadVec(x + at, width), hn::Set(d, mean[row])), hn::Set(d, rstd[row]));
+          weight = Fma(gradient, unit, weight);
+          bias = hn::Add(gradient, bias);
+        }
+        hn::Store(hn::Add(hn::Load(d, weights + i), weight), d, weights + i);
+        hn::Store(hn::Add(hn::Load(d, biases + i), bias), d, biases + i);
+      });
+    }
+    ForVectors(width_of_strip, [&](std::size_t i, auto width) HWY_ATTR {
+      StoreVec(hn::Add(LoadVec(d_weight + begin + i, width), hn::Load(d, weights + i)), d_weight + begin + i, width);
+      StoreVec(hn::Add(LoadVec(d_bias + begin + i, width), hn::Load(d, biases + i)), d_bias + begin + i, width);
+    });
+  }
+}
+
+}  // namespace baleen::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace baleen::ops::cpu {
+
+HWY_EXPORT(LayerNormForwardRows);
+HWY_EXPORT(LayerNormBackwardRows);
+HWY_EXPORT(LayerNormBackwardWeightColumns);
+
+void layer_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& delta,
+                        const Tensor& weight, const Tensor& bias, float eps) {
+  require_fp32("LayerNorm", {&out, &residual, &mean, &rstd, &x, &delta, &weight, &bias});
+  const std::int64_t rows = rstd.elements(), columns = weight.elements();
+  BALEEN_CHECK(x.elements() == rows * columns && out.elements() == x.elements(), x.elements(), out.elements(), rows, columns);
+  BALEEN_CHECK(mean.elements() == rows && bias.elements() == columns, mean.elements(), rows, bias.elements(), columns);
+  BALEEN_CHECK(!delta.defined() || (delta.elements() == x.elements() && residual.defined() && residual.elements() == x.elements()));
+  parallel_ranges(rows, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t at = begin * columns;
+    HWY_DYNAMIC_DISPATCH(LayerNormForwardRows)
+    (end - begin, static_cast<std::size_t>(columns), out.as<float>() + at, delta.defined() ? residual.as<float>() + at : nullptr,
+     mean.as<float>() + begin, rstd.as<float>() + begin, x.as<float>() + at, delta.defined() ? delta.as<float>() + at : nullptr,
+     weight.as<float>(), bias.as<float>(), eps);
+  });
+}
+
+void layer_norm_backward_input(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& mean,
+                               const Tensor& rstd, const Tensor& weight) {
+  require_fp32("LayerNorm", {&d_x, &d_out, &d_residual, &x, &mean, &rstd, &weight});
+  const std::int64_t rows = rstd.elements(), columns = weight.elements();
+  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows, columns);
+  BALEEN_CHECK(mean.elements() == rows && (!d_residual.defined() || d_residual.elements() == x.elements()), mean.elements(), rows);
+  parallel_ranges(rows, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t at = begin * columns;
+    HWY_DYNAMIC_DISPATCH(LayerNormBackwardRows)
+    (end - begin, static_cast<std::size_t>(columns), d_x.as<float>() + at, d_out.as<float>() + at,
+     d_residual.defined() ? d_residual.as<float>() + at : nullptr, x.as<float>() + at, mean.as<float>() + begin, rstd.as<float>() + begin,
+     weight.as<float>());
+  });
+}
+
+void layer_norm_backward_weight(const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x, const Tensor& mean,
+                                const Tensor& rstd) {
+  require_fp32("LayerNorm", {&d_weight, &d_bias, &d_out, &x, &mean, &rstd});
+  const std::int64_t rows = rstd.elements(), columns = d_weight.elements();
+  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements(), x.elements(), d_out.elements(), rows, columns);
+  BALEEN_CHECK(mean.elements() == rows && d_bias.elements() == columns, mean.elements(), rows, d_bias.elements(), columns);
+  // A thread owns columns, whole cache lines of them, and walks all rows.
+  parallel_ranges(columns, 16, worthwhile_rows(rows), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(LayerNormBackwardWeightColumns)
+    (rows, static_cast<std::size_t>(end - begin), static_cast<std::size_t>(columns), d_weight.as<float>() + begin, d_bias.as<float>() + begin,
+     d_out.as<float>() + begin, x.as<float>() + begin, mean.as<float>(), rstd.as<float>());
+  });
+}
+
+}  // namespace baleen::ops::cpu
+#endif  // HWY_ONCE
