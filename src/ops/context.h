@@ -1,6 +1,7 @@
 // What every operation runs with: the stream it is enqueued on and the scratch stack its workspace comes from.
 #pragma once
 
+#include "base/error.h"
 #include "device/arena.h"
 #include "device/stream.h"
 #include "tensor/tensor.h"
@@ -35,6 +36,14 @@ auto on_device(const Context& context, Cpu&& cpu, Gpu&& gpu) {
 template <class Cpu, class Gpu>
 void dispatch(Context& context, Cpu&& cpu, Gpu&& gpu) {
   if (!context.stream.measuring()) on_device(context, cpu, gpu);
+}
+
+// An operation that only the CPU has as yet. Models with it are refused on a GPU before a step runs; this is the second line of defence.
+template <class Cpu>
+void dispatch(Context& context, Cpu&& cpu) {
+  if (context.stream.kind() == DeviceKind::gpu)
+    throw Error(ExitCode::bad_config, "the model has an operation without a GPU version", "training.device", "use device = \"cpu\"");
+  if (!context.stream.measuring()) cpu();
 }
 
 // An operation's workspace, of the size that the implementation for the stream's device asks for; undefined where it asks for none.
