@@ -60,10 +60,19 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   bench_train_app->add_flag("--json", bench.json, "One JSON object on standard output");
   choose(bench_train_app, chosen, bench);
 
+  BenchCommArguments bench_comm;
+  CLI::App* bench_comm_app = bench_app->add_subcommand("comm", "A collective over a range of sizes, as nccl-tests measures it");
+  add_ranks(*bench_comm_app, bench_comm.ranks);
+  bench_comm_app->add_option("--op", bench_comm.op, "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")->required();
+  bench_comm_app->add_option("--backend", bench_comm.backend, "shm, the built-in one")->capture_default_str();
+  bench_comm_app->add_option("--sizes", bench_comm.sizes, "FIRST:LAST by doubling, or one size; bytes, with K, M or G")->capture_default_str();
+  bench_comm_app->add_flag("--json", bench_comm.json, "One JSON object on standard output");
+  choose(bench_comm_app, chosen, bench_comm);
+
   TokenizeArguments tokenize;
   CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text, .jsonl or .gz files into token files");
   tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; .gz of either")->required();
-  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a file of tiktoken ranks")->required();
+  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, a file of tiktoken ranks, or a tokenizer.bin of llama2.c")->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
   tokenize_app->add_option("--threads", tokenize.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
@@ -78,6 +87,13 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   generate_app->add_option("--seed", generate.seed, "Of the sampling")->capture_default_str();
   generate_app->add_option("--threads", generate.threads, "0: one a core")->check(CLI::Range(0, 4096));
   choose(generate_app, chosen, generate);
+
+  ImportArguments import_arguments;
+  CLI::App* import_app = app.add_subcommand("import", "Turn a foreign model into a checkpoint of step 0");
+  import_app->add_option("SRC", import_arguments.source, "A model.bin of llama2.c")->required();
+  import_app->add_option("--out", import_arguments.out, "The run directory to make")->required();
+  import_app->add_option("--tokenizer", import_arguments.tokenizer, "The model's tokenizer: a tokenizer.bin of llama2.c, or what `tokenize` takes");
+  choose(import_app, chosen, import_arguments);
 
   EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on a token file");

@@ -26,6 +26,11 @@ struct BenchTrainArguments {
   std::int64_t steps = 10;
   bool json = false;
 };
+struct BenchCommArguments {
+  std::string op, backend = "shm", sizes = "4K:256M";
+  int ranks = 0;
+  bool json = false;
+};
 struct TokenizeArguments {
   std::string tokenizer, out;
   std::vector<std::string> inputs;
@@ -38,6 +43,9 @@ struct GenerateArguments {
   double temperature = 1.0;
   std::uint64_t seed = 1234;
   int threads = 0;
+};
+struct ImportArguments {
+  std::string source, tokenizer, out;
 };
 struct EvalArguments {
   std::string folder, data;
@@ -57,8 +65,8 @@ struct DoctorArguments {
   bool json = false;
 };
 
-using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, TokenizeArguments, GenerateArguments,
-                               EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
+using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, BenchCommArguments, TokenizeArguments,
+                               GenerateArguments, ImportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
 
 struct ParsedCommandLine {
   Arguments arguments;
@@ -71,8 +79,10 @@ ParsedCommandLine parse_command_line(int argc, char** argv);
 int run(const TrainArguments& arguments, const std::vector<std::string>& command_line);
 int run(const VerifyArguments& arguments, const std::vector<std::string>& command_line);
 int run(const BenchTrainArguments& arguments, const std::vector<std::string>& command_line);
+int run(const BenchCommArguments& arguments, const std::vector<std::string>& command_line);
 int run(const TokenizeArguments& arguments);
 int run(const GenerateArguments& arguments);
+int run(const ImportArguments& arguments);
 int run(const EvalArguments& arguments);
 int run(const InspectArguments& arguments);
 int run(const CheckpointArguments& arguments);

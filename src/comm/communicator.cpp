@@ -53,6 +53,12 @@ Event Communicator::broadcast(void* buffer, std::size_t count, DType dtype, int 
   return do_broadcast(buffer, count, dtype, root, std::move(after));
 }
 
+Event Communicator::all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
+  check_buffer(send, count_each, size_, dtype);
+  check_buffer(recv, count_each, size_, dtype);
+  return do_all_to_all(send, recv, count_each, dtype, std::move(after));
+}
+
 Event Communicator::send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   BALEEN_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer", peer, "rank", rank_, "size", size_);
   check_buffer(buffer, count, 1, dtype);

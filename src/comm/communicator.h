@@ -47,6 +47,8 @@ class Communicator {
   Event reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after = {});
   Event all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after = {});
   Event broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after = {});
+  // Block j of `send` goes to rank j, block i of `recv` comes from rank i; every block has `count_each` elements.
+  Event all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after = {});
   Event send(const void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
   Event recv(void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
   Event barrier(Event after = {});
@@ -68,6 +70,7 @@ class Communicator {
   virtual Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
   virtual Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
   virtual Event do_barrier(Event after) = 0;
+  virtual Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) = 0;
 
   std::atomic<std::uint64_t> bytes_sent_{0}, busy_nanoseconds_{0};
 

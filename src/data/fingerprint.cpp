@@ -18,7 +18,7 @@ std::string hash_of(const TokenFile& file) {
   if (bytes.size() <= blocks * block_bytes) {
     hash.update(bytes.data(), bytes.size());
   } else {
-    for (std::size_t i = 0; i < blocks; ++i) hash.update(bytes.data() + (bytes.size() - block_bytes) / (blocks - 1) * i, block_bytes);
+    for (std::size_t i = 0; i < blocks; ++i) hash.update(bytes.data() + (bytes.size() - block_bytes) * i / (blocks - 1), block_bytes);
   }
   return hash.hex();
 }

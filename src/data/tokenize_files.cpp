@@ -122,11 +122,14 @@ TokenCounts write_tokens(const std::vector<fs::path>& inputs, const Tokenizer& t
 TokenCounts copy_validation(const TokenFile& file, std::uint64_t start, const Tokenizer& tokenizer, TokenFileWriter& writer) {
   TokenCounts counts;
   std::vector<std::int32_t> block;
+  std::int32_t previous = tokenizer.end_of_document();
+  if (start > 0) file.read(start - 1, {&previous, 1}, tokenizer.vocabulary_size());
   for (std::uint64_t at = start; at < file.size(); at += block.size()) {
     block.resize(std::min<std::uint64_t>(std::uint64_t{1} << 16, file.size() - at));
     file.read(at, block, tokenizer.vocabulary_size());
     writer.append(block);
-    counts.bytes += tokenizer.decode(block).size();
+    counts.bytes += tokenizer.decode(block, previous).size();
+    previous = block.back();
     counts.documents += static_cast<std::uint64_t>(std::count(block.begin(), block.end(), tokenizer.end_of_document()));
   }
   counts.tokens = writer.tokens();

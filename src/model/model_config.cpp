@@ -84,6 +84,9 @@ void complete_and_validate(ModelConfig& config, const std::string& where) {
   require_positive(where, "hidden_size", config.hidden_size);
   require_positive(where, "intermediate_size", config.intermediate_size);
   require_positive(where, "num_hidden_layers", config.num_hidden_layers);
+  constexpr std::int64_t most_layers = 10'000;  // a larger number is a slip of the pen, and its descriptions alone would fill the memory
+  if (config.num_hidden_layers > most_layers)
+    reject(where, "num_hidden_layers", fmt::format("{} is too large", config.num_hidden_layers), fmt::format("use at most {}", most_layers));
   require_positive(where, "num_attention_heads", config.num_attention_heads);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0)

@@ -1,9 +1,22 @@
 #include "sharding/gradient_reduction.h"
 
+#include "base/error.h"
+
 namespace baleen {
 
 GradientReduction::GradientReduction(Communicator& axis, UnitStorage& storage, ReduceOp op) : axis_(axis), storage_(storage), op_(op) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
+}
+
+GradientReduction::~GradientReduction() {
+  if (pending_.empty()) return;
+  axis_.abort("a training step ended before its gradients were reduced");
+  for (const Event& event : pending_) {
+    try {
+      event.wait();
+    } catch (const Error&) {  // the abort's own answer
+    }
+  }
 }
 
 void GradientReduction::reduce(int unit, Stream& compute) {

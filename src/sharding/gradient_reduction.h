@@ -15,6 +15,10 @@ class GradientReduction {
  public:
   // `op`: sum when the loss is scaled by 1 / (valid tokens of the global batch), avg when by size / that.
   GradientReduction(Communicator& axis, UnitStorage& storage, ReduceOp op);
+  // Reductions that nobody has waited for (a step that failed half-way) are aborted first: they use memory that is about to go.
+  ~GradientReduction();
+  GradientReduction(const GradientReduction&) = delete;
+  GradientReduction& operator=(const GradientReduction&) = delete;
 
   // Enqueues the reduction of a unit whose gradient is complete at the end of `compute`. Every rank calls it in the same order.
   void reduce(int unit, Stream& compute);

@@ -89,6 +89,7 @@ void Trainer::restore() {
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
   write_file_atomically(run_ / "config.toml", config_toml(config_));
   metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", start_step_);
+  if (config_.metrics.tensorboard) events_ = std::make_unique<EventLog>(run_ / "events", start_step_);
 }
 
 void Trainer::restore_from(const std::filesystem::path& directory) {
@@ -141,6 +142,12 @@ ExitCode Trainer::run() {
   return ExitCode::done;
 }
 
+template <class Row>
+void Trainer::record(const Row& row) {
+  metrics_->append(row);
+  if (events_ != nullptr) events_->append(row);
+}
+
 bool Trainer::train_step(std::int64_t step) {
   const auto begin = Clock::now();
   const std::uint64_t bytes = axis_->bytes_sent(), busy = axis_->busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
@@ -155,7 +162,7 @@ bool Trainer::train_step(std::int64_t step) {
       row.loss = row.grad_norm = std::numeric_limits<double>::quiet_NaN();
       row.lr = config_.schedule().at(step);
       row.tokens = tokens_;
-      metrics_->append(row);
+      record(row);
     }
     throw;
   }
@@ -178,7 +185,7 @@ bool Trainer::train_step(std::int64_t step) {
   row.comm_bytes = axis_->bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axis_->busy_nanoseconds() - busy) / 1e6;
   row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
-  if (step % config_.metrics.every == 0 || step == config_.training.steps) metrics_->append(row);
+  if (step % config_.metrics.every == 0 || step == config_.training.steps) record(row);
   progress_->show(row);
   return true;
 }
@@ -189,7 +196,7 @@ void Trainer::validate(std::int64_t step) {
   const EvaluationResult result = evaluate(engine_, *data_.validation, std::min<std::int64_t>(wanted, static_cast<std::int64_t>(data_.validation->samples())));
   if (metrics_ == nullptr) return;
   const ValidationRow row{step, result.loss, result.loss / std::numbers::ln2 / data_.validation_bytes_per_token};
-  metrics_->append(row);
+  record(row);
   progress_->show(row);
 }
 

@@ -12,6 +12,7 @@
 #include "checkpoint/run_directory.h"
 #include "comm/communicator.h"
 #include "train/config.h"
+#include "train/event_log.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/run_data.h"
@@ -45,6 +46,8 @@ class Trainer {
   bool train_step(std::int64_t step);
   void validate(std::int64_t step);
   void save(std::int64_t step);
+  template <class Row>
+  void record(const Row& row);
 
   Config config_;
   RunData data_;
@@ -58,6 +61,7 @@ class Trainer {
   AdamWOptimizer optimizer_;
   std::optional<TrainingStep> training_step_;
   std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<EventLog> events_;  // nullptr: not wanted
   std::optional<Progress> progress_;
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0;
 };

@@ -215,6 +215,27 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
   });
 }
 
+TEST_P(Collectives, AllToAll) {
+  const int size = GetParam();
+  // What `from` sends to `to`: different for every pair, place and neighbour.
+  const auto value = [](int from, int to, std::size_t index) { return static_cast<double>((from * 41 + to * 13 + static_cast<int>(index % 97)) % 251); };
+  run_members(size, [&](Communicator& comm) {
+    for (const std::size_t each : counts_for(size + 2))
+      for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::u64}) {
+        if (each > 1000 && dtype != DType::u8 && dtype != DType::f32) continue;
+        const std::size_t count = each * static_cast<std::size_t>(size);
+        std::vector<std::byte> send(count * dtype_bytes(dtype)), recv(send.size());
+        for (std::size_t index = 0; index < count; ++index)
+          set_at(send, index, dtype, value(comm.rank(), static_cast<int>(index / each), index % each));
+        comm.all_to_all(send.data(), recv.data(), each, dtype).wait();
+        const auto wanted = [&](std::size_t index) { return value(static_cast<int>(index / each), comm.rank(), index % each); };
+        ASSERT_EQ(first_wrong(recv, count, dtype, wanted), count) << dtype_name(dtype) << " each " << each;
+        comm.all_to_all(send.data(), send.data(), each, dtype).wait();  // in place
+        ASSERT_EQ(send, recv) << dtype_name(dtype) << " each " << each;
+      }
+  });
+}
+
 TEST_P(Collectives, BarrierHoldsEveryoneBack) {
   const int size = GetParam();
   std::atomic<int> arrived{0};

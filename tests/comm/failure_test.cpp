@@ -42,12 +42,12 @@ TEST(Failure, ADeadlineNamesCommunicatorOperationAndBothRanks) {
               failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
           failed.count_down();
           EXPECT_THAT(reason, HasSubstr("communicator 'dp': all_reduce of 100000 fp32 (sum) on rank"));
-          EXPECT_THAT(reason, HasSubstr("waited 0."));
+          EXPECT_THAT(reason, HasSubstr("waited 1."));
           EXPECT_THAT(reason, HasSubstr("rank 1 is not in this communicator's operations"));
         }
         EXPECT_THAT(failure_of([&] { comm.barrier().wait(); }), HasSubstr("all_reduce"));  // and so does everything that follows
       },
-      milliseconds(300));
+      milliseconds(1000));
 }
 
 // Rank 0 waits for rank 2, which waits for rank 1: the blame must reach rank 1.
@@ -62,7 +62,7 @@ TEST(Failure, TheBlameFollowsTheChainOfWaits) {
         EXPECT_THAT(reason, HasSubstr("rank 1 is not in this communicator's operations"));
         failed.count_down();
       },
-      milliseconds(300));
+      milliseconds(1000));
 }
 
 TEST(Failure, ReceiveDeadlineNamesThePeer) {
@@ -72,10 +72,10 @@ TEST(Failure, ReceiveDeadlineNamesThePeer) {
       [&](Communicator& comm) {
         if (comm.rank() == 1) return failed.wait();
         float value = 0;
-        EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }), HasSubstr("send/recv of 1 fp32 on rank 0 waited 0."));
+        EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }), HasSubstr("send/recv of 1 fp32 on rank 0 waited 1."));
         failed.count_down();
       },
-      milliseconds(300));
+      milliseconds(1000));
 }
 
 TEST(Failure, AbortEndsAWaitAtOnceAndEverywhere) {
@@ -166,10 +166,10 @@ TEST(Failure, ACommunicatorThatNotAllMakeNamesTheMissingRank) {
       2,
       [&](World& world) {
         if (world.rank() == 1) return failed.wait();
-        EXPECT_THAT(failure_of([&] { world.create_communicator({0, 1}, "dp"); }), HasSubstr("create_communicator on rank 0 waited 0."));
+        EXPECT_THAT(failure_of([&] { world.create_communicator({0, 1}, "dp"); }), HasSubstr("create_communicator on rank 0 waited 1."));
         failed.count_down();
       },
-      milliseconds(300));
+      milliseconds(1000));
 }
 
 TEST(Failure, AFailedEventFailsWhatComesAfterIt) {

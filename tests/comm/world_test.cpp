@@ -97,6 +97,31 @@ TEST(World, CountsTheBytesOfTheAlgorithm) {
   });
 }
 
+// The table of docs/parallelism.md.
+TEST(World, EveryCollectiveSendsTheBytesOfItsTable) {
+  constexpr int n = 4;
+  run_ranks(n, [](World& world) {
+    const auto comm = world.create_communicator(all_ranks(n), "dp");
+    const std::size_t each = 128 * 700, whole = each * n * sizeof(float);  // several windows a slice
+    std::vector<float> a(each * n), b(each * n);
+    const auto sent_by = [&](const std::function<Event()>& operation) {
+      const std::uint64_t before = comm->bytes_sent();
+      operation().wait();
+      comm->barrier().wait();
+      return comm->bytes_sent() - before;
+    };
+    const std::uint64_t share = whole / n * (n - 1);
+    EXPECT_EQ(sent_by([&] { return comm->all_reduce(a.data(), b.data(), each * n, DType::f32, ReduceOp::sum); }), 2 * share);
+    EXPECT_EQ(sent_by([&] { return comm->reduce_scatter(a.data(), b.data(), each, DType::f32, ReduceOp::sum); }), share);
+    EXPECT_EQ(sent_by([&] { return comm->all_gather(a.data(), b.data(), each, DType::f32); }), share);
+    EXPECT_EQ(sent_by([&] { return comm->all_to_all(a.data(), b.data(), each, DType::f32); }), share);
+    EXPECT_EQ(sent_by([&] { return comm->broadcast(a.data(), each * n, DType::f32, 1); }), comm->rank() == 0 ? 0 : whole);
+    // bf16 travels as fp32 partial sums through the first half: 4 + 2 bytes an element.
+    EXPECT_EQ(sent_by([&] { return comm->all_reduce(a.data(), b.data(), each * n, DType::bf16, ReduceOp::sum); }), share + share / 2);
+    EXPECT_EQ(sent_by([&] { return comm->barrier(); }), 0u);
+  });
+}
+
 TEST(World, ASingleRankNeedsNobody) {
   const auto world = connect_world(RankEnvironment{}, std::chrono::seconds(1));
   EXPECT_EQ(world->size(), 1);

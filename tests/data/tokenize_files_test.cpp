@@ -152,6 +152,7 @@ TEST(ValidationSplit, TakesTheNearestEndOfDocumentWithinHalfAndTwiceTheTarget) {
   EXPECT_EQ(start({100}, 0.9999), 1u);   // nor everything
   EXPECT_EQ(start({10, 90}, 0.9), 10u);
   EXPECT_EQ(start({100'000, 150'000, 50'000}, 0.16), 250'000u);  // more than one block to search
+  EXPECT_EQ(start({100'000, 175'000, 25'000}, 0.16), 275'000u);  // found in the second block
   EXPECT_EQ(start({1, 1}, 0.5), 1u);
   EXPECT_ERROR((void)start({1}, 0.5), ExitCode::bad_data, "one token");
 }
@@ -226,7 +227,7 @@ TEST(TokenizeFiles, LeavesNothingHalfWritten) {
   };
   fails({good, archive}, ExitCode::bad_data, "truncated", "cut.gz");
   fails({good, lines}, ExitCode::bad_data, "invalid JSON", "bad.jsonl, line 4");
-  fails({lines, archive}, ExitCode::bad_data, "invalid JSON", "bad.jsonl, line 4");  // the first error counts, though reading fails first
+  fails({lines, empty}, ExitCode::bad_data, "invalid JSON", "bad.jsonl, line 4");  // the first error counts, though reading fails first
   fails({missing_text}, ExitCode::bad_data, "no \"text\"", "none.jsonl, line 2");
   fails({good, empty}, ExitCode::bad_data, "empty", "empty.txt");
   fails({blank}, ExitCode::bad_data, "no text", "blank.jsonl");

@@ -48,6 +48,7 @@ TEST(ModelConfig, RefusesWhatItCannotRun) {
   EXPECT_EQ(code_of(with("hidden_size", 64.5)), ExitCode::bad_data);
   EXPECT_EQ(code_of(with("hidden_size", 18446744073709551615ull)), ExitCode::bad_data);
   EXPECT_EQ(code_of(with("hidden_size", -64)), ExitCode::bad_config);
+  EXPECT_EQ(code_of(with("num_hidden_layers", 1000000000)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("num_attention_heads", 7)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("num_key_value_heads", 3)), ExitCode::bad_config);
   EXPECT_EQ(code_of(with("head_dim", 7)), ExitCode::bad_config);

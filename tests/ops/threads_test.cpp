@@ -11,11 +11,15 @@ namespace {
 
 TEST(Threads, AreSetForTheCallingThreadAlone) {
   const int before = threads();
-  set_threads(3);
-  EXPECT_EQ(threads(), 3);
-  int elsewhere = 0;
-  std::thread([&] { elsewhere = threads(); }).join();
-  EXPECT_EQ(elsewhere, before);
+  const auto on_a_new_thread = [] {
+    int count = 0;
+    std::thread([&] { count = threads(); }).join();
+    return count;
+  };
+  const int elsewhere = on_a_new_thread();
+  set_threads(elsewhere + 3);
+  EXPECT_EQ(threads(), elsewhere + 3);
+  EXPECT_EQ(on_a_new_thread(), elsewhere);
   set_threads(0);
   cpu_set_t available;
   ASSERT_EQ(sched_getaffinity(0, sizeof(available), &available), 0);

@@ -58,6 +58,12 @@ bool collectives_are_right(Communicator& comm, std::size_t count) {
     received.wait();
     right &= own == data;
   }
+  std::vector<float> blocks(count * size);
+  for (std::size_t to = 0; to < size; ++to)
+    for (std::size_t index = 0; index < count; ++index) blocks[to * count + index] = value(rank * size + to, index);
+  comm.all_to_all(blocks.data(), blocks.data(), count, DType::f32).wait();
+  for (std::size_t from = 0; from < size; ++from)
+    for (std::size_t index = 0; index < count; ++index) right &= blocks[from * count + index] == value(from * size + rank, index);
   comm.barrier().wait();
   return right;
 }
@@ -75,8 +81,8 @@ int collectives() {
 // Reduces for ever; the failing rank does `misfortune` in the middle of it.
 template <class Misfortune>
 int reduce_until(Clock timeout, int failing_rank, Misfortune&& misfortune) {
+  std::vector<float> data(300'000, 1.0f);  // outlives the job, whose worker may be in the middle of it when the misfortune throws
   Job job(timeout);
-  std::vector<float> data(300'000, 1.0f);
   for (int step = 0;; ++step) {
     const Event reduced = job.comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::avg);
     if (step == 20 && job.comm->rank() == failing_rank) misfortune();
@@ -114,7 +120,7 @@ int under_torchrun() {
 RankPrograms collective_programs() {
   return {{"collectives", collectives},
           {"killed", [] { return reduce_until(std::chrono::seconds(60), 1, [] { raise(SIGKILL); }); }},
-          {"frozen", [] { return reduce_until(Clock(400), 1, [] { raise(SIGSTOP); }); }},
+          {"frozen", [] { return reduce_until(Clock(1500), 1, [] { raise(SIGSTOP); }); }},
           {"bad_data",
            [] { return reduce_until(std::chrono::seconds(60), 2, [] { throw Error(ExitCode::bad_data, "token 12 is foreign"); }); }},
           {"stop_together", stop_together},

@@ -128,6 +128,34 @@ TEST(DataParallel, TwiceTheSameBits) {
   EXPECT_EQ(a.last_weights, b.last_weights);
 }
 
+// A rank that fails in the middle of a step takes its memory away; its reductions must have let go of it, and the others must hear of it.
+TEST(DataParallel, AStepThatFailsHalfWayEndsEverywhere) {
+  class Failing : public UnevenBatches {
+   public:
+    explicit Failing(bool fails) : fails_(fails) {}
+    void fill(std::uint64_t step, std::int64_t first, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const override {
+      UnevenBatches::fill(step, first, count, inputs, targets);
+      if (fails_ && step == 2) targets[0] = 1000;  // no such id: the loss of the last micro-batch's first chunk throws
+    }
+
+   private:
+    bool fails_;
+  };
+  try {
+    run_members(2, [&](Communicator& axis) {
+      Engine engine({small_model(), 6, length, 1, StorageKind::training, ReduceOp::sum}, axis);
+      engine.units().initialize_weights(11);
+      AdamWOptimizer optimizer({}, engine.device(), engine.units());
+      const Failing batches(axis.rank() == 1);
+      TrainingStep training_step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, steps, 0.1}, 1.0);
+      for (std::int64_t step = 1; step <= 5; ++step) training_step.run(step, false);
+    });
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.code(), ExitCode::done);
+  }
+}
+
 TEST(ReplicaCheck, NamesTheRankAndTheParameter) {
   run_members(3, [&](Communicator& axis) {
     Engine engine({small_model(), 1, length, 1, StorageKind::training, ReduceOp::sum}, axis);

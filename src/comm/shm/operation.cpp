@@ -17,6 +17,8 @@ const char* kind_name(OperationKind kind) {
       return "all_gather";
     case OperationKind::broadcast:
       return "broadcast";
+    case OperationKind::all_to_all:
+      return "all_to_all";
     case OperationKind::send:
       return "send/recv";
     case OperationKind::recv:

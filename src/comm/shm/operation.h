@@ -16,7 +16,7 @@
 
 namespace baleen::shm {
 
-enum class OperationKind : std::uint8_t { none, create, all_reduce, reduce_scatter, all_gather, broadcast, send, recv, barrier };
+enum class OperationKind : std::uint8_t { none, create, all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, recv, barrier };
 
 struct Operation final : public EventState {
   OperationKind kind = OperationKind::none;

@@ -32,13 +32,13 @@ class Port final : public RingTransport {
   const std::byte* arrived(std::size_t bytes) override { return arrived_from(previous_, bytes); }
   void release() override { release_from(previous_); }
 
-  // The same with any member. The try_ forms give nullptr instead of waiting.
-  std::byte* slot_to(int peer);
+  std::byte* slot_to(int peer) override;
+  void commit_to(int peer, std::size_t bytes) override;
+  const std::byte* arrived_from(int peer, std::size_t bytes) override;
+  void release_from(int peer) override;
+  // These give nullptr instead of waiting.
   std::byte* try_slot_to(int peer);
-  void commit_to(int peer, std::size_t bytes);
-  const std::byte* arrived_from(int peer, std::size_t bytes);
   const std::byte* try_arrived_from(int peer, std::size_t bytes);
-  void release_from(int peer);
 
   // What the messages from now on belong to; messages of anything else are a mismatch that aborts the job.
   void begin(const OperationTag& tag) { tag_ = tag; }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/ring/all_gather.h"
+#include "comm/ring/all_to_all.h"
 #include "comm/ring/broadcast.h"
 #include "comm/ring/reduce_scatter.h"
 #include "comm/shm/point_to_point.h"
@@ -89,6 +90,10 @@ Event ShmCommunicator::do_all_gather(const void* send, void* recv, std::size_t s
 
 Event ShmCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
   return enqueue({OperationKind::broadcast, buffer, buffer, count, dtype, ReduceOp::sum, root}, std::move(after));
+}
+
+Event ShmCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
+  return enqueue({OperationKind::all_to_all, send, recv, count_each, dtype}, std::move(after));
 }
 
 Event ShmCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
@@ -192,6 +197,8 @@ void ShmCommunicator::run(const Operation& operation) {
       return ring_all_gather(port_, from, to, Partition::of_equal_parts(operation.count, size()), element);
     case OperationKind::broadcast:
       return ring_broadcast(port_, to, operation.bytes(), operation.root);
+    case OperationKind::all_to_all:
+      return pairwise_all_to_all(port_, from, to, operation.bytes());
     case OperationKind::barrier:
       return barrier();
     case OperationKind::none:

@@ -31,6 +31,7 @@ class ShmCommunicator final : public Communicator {
   Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) override;
   Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) override;
   Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override;
+  Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
   Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
   Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
   Event do_barrier(Event after) override;

@@ -6,7 +6,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/foreign_file.h"
+#include "data/tokenizer/base64.h"
 #include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/llama2c_tokenizer.h"
 #include "data/tokenizer/rank_file.h"
 #include "data/tokenizer/rank_tokenizer.h"
 
@@ -14,7 +16,7 @@ namespace baleen {
 namespace {
 
 constexpr const char* accepted =
-    "give `bytes`, a tiktoken rank file with GPT-2's ranks, or the .json beside a token file that `baleen tokenize` wrote";
+    "give `bytes`, a tiktoken rank file with GPT-2's ranks, a tokenizer.bin of llama2.c, or the .json beside a token file that `baleen tokenize` wrote";
 constexpr std::size_t max_tokenizer_bytes = std::size_t{256} << 20;
 
 const std::string& string_member(const nlohmann::json& object, const char* key, const std::string& where) {
@@ -26,7 +28,7 @@ const std::string& string_member(const nlohmann::json& object, const char* key, 
 
 }  // namespace
 
-std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, std::int32_t previous) const {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocabulary_size())
@@ -34,7 +36,12 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
                   "token id " + std::to_string(ids[i]) + " at position " + std::to_string(i) + " is outside the vocabulary of " +
                       std::to_string(vocabulary_size()),
                   "tokenizer " + std::string(kind()), "decode with the tokenizer that the tokens were made with");
-    if (ids[i] != end_of_document()) text += token_bytes(ids[i]);
+    if (ids[i] != end_of_document()) {
+      std::string_view bytes = token_bytes(ids[i]);
+      if (marks_beginning() && previous == end_of_document() && bytes.starts_with(' ')) bytes.remove_prefix(1);
+      text += bytes;
+    }
+    previous = ids[i];
   }
   return text;
 }
@@ -53,6 +60,11 @@ std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view text, cons
     throw Error(ExitCode::bad_data, "this is a Hugging Face tokenizer.json, which is not read yet", where, accepted);
   const std::string& kind = string_member(json, "kind", where);
   if (kind == "bytes") return std::make_shared<ByteTokenizer>();
+  if (kind == "llama2c") {
+    std::optional<std::string> file = decode_base64(string_member(json, "file", where));
+    if (!file) throw Error(ExitCode::bad_data, "the text under \"file\" is not base64", where, accepted);
+    return std::make_shared<Llama2cTokenizer>(std::move(*file), where);
+  }
   if (kind != "tiktoken") throw Error(ExitCode::bad_data, "unknown kind of tokenizer \"" + kind + "\"", where, accepted);
   const std::string& pattern = string_member(json, "pattern", where);
   if (pattern != "gpt2") throw Error(ExitCode::bad_data, "unknown pattern \"" + pattern + "\"", where, accepted);
@@ -66,6 +78,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   if (!std::filesystem::exists(spec, ignored)) throw Error(ExitCode::bad_data, "no such tokenizer or file", spec, accepted);
   const std::string content = read_file(spec, max_tokenizer_bytes);
   if (content.starts_with('{')) return tokenizer_from_json(content, spec);
+  if (looks_like_llama2c_tokenizer(content)) return std::make_shared<Llama2cTokenizer>(content, spec);
   if (content.empty() || looks_like_rank_file(content)) return std::make_shared<RankTokenizer>(parse_rank_file(content, spec), spec);
   throw Error(ExitCode::bad_data, "not a tokenizer file: it looks like " + describe_content(std::as_bytes(std::span(content))), spec,
               accepted);

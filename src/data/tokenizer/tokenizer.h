@@ -20,11 +20,13 @@ class Tokenizer {
 
   // The bytes behind the ids; end_of_document() stands for none. A token may be a part of a UTF-8 character.
   // Throws Error(bad_data) naming the position of an id outside [0, vocabulary_size()).
-  std::string decode(std::span<const std::int32_t> ids) const;
+  std::string decode(std::span<const std::int32_t> ids) const { return decode(ids, end_of_document()); }
+  // The same for ids that go on after `previous`, so that a text can be decoded piece by piece.
+  std::string decode(std::span<const std::int32_t> ids, std::int32_t previous) const;
 
   virtual std::int32_t vocabulary_size() const = 0;
   virtual std::int32_t end_of_document() const = 0;
-  // "bytes" or "tiktoken".
+  // "bytes", "tiktoken" or "llama2c".
   virtual std::string_view kind() const = 0;
 
   // Everything needed to build the tokenizer again, without the file it was loaded from, as one JSON object: what a sidecar, a run and an
@@ -35,12 +37,16 @@ class Tokenizer {
   // there is none. This is where a long text may be cut, to be encoded in parallel and in bounded memory.
   virtual std::size_t safe_cut(std::string_view text) const = 0;
 
+  // Whether end_of_document() also precedes a text (SentencePiece's BOS), so that a prompt must begin with it; encode() does not write it. A
+  // text then begins with a space more in its ids, which decode() leaves out behind end_of_document().
+  virtual bool marks_beginning() const { return false; }
+
  protected:
   // The bytes of one id in [0, vocabulary_size()) other than end_of_document().
   virtual std::string_view token_bytes(std::int32_t id) const = 0;
 };
 
-// `spec` is "bytes" or the path of a file: tiktoken ranks (GPT-2's), or JSON that holds a tokenizer of baleen's (a sidecar, or what
+// `spec` is "bytes" or the path of a file: tiktoken ranks (GPT-2's), llama2.c's tokenizer.bin, or JSON that holds a tokenizer of baleen's (a sidecar, or what
 // to_json() gave). Throws Error(bad_data) naming file, line and remedy.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
 

@@ -1,0 +1,64 @@
+// baleen bench comm
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/ranks.h"
+#include "comm/benchmark.h"
+
+namespace baleen::cli {
+namespace {
+
+void check_backend(const std::string& backend) {
+  if (backend == "shm") return;
+  const bool known = backend == "mpi" || backend == "nccl";
+  throw Error(ExitCode::bad_config, known ? fmt::format("backend '{}' is not in this build", backend) : fmt::format("no backend named '{}'", backend),
+              "--backend", "use --backend shm");
+}
+
+nlohmann::ordered_json as_json(const BenchCommArguments& arguments, int ranks, const std::vector<BenchmarkRow>& rows) {
+  nlohmann::ordered_json out = {{"op", arguments.op}, {"backend", arguments.backend}, {"ranks", ranks}, {"rows", nlohmann::ordered_json::array()}};
+  for (const BenchmarkRow& row : rows)
+    out["rows"].push_back({{"bytes", row.bytes}, {"time_us", row.time_us}, {"algbw_gbs", row.algbw_gbs}, {"busbw_gbs", row.busbw_gbs}, {"wrong", row.wrong}});
+  return out;
+}
+
+void print_row(const BenchmarkRow& row) {
+  fmt::print("{:>12} {:>12} {:>8} {:>12.2f} {:>14.3f} {:>14.3f} {:>8}\n", row.bytes, row.bytes / sizeof(float), "fp32", row.time_us, row.algbw_gbs,
+             row.busbw_gbs, row.wrong);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run(const BenchCommArguments& arguments, const std::vector<std::string>& command_line) {
+  const RankEnvironment environment = detect_ranks();
+  const Collective collective = parse_collective(arguments.op);
+  check_backend(arguments.backend);
+  const std::vector<std::size_t> sizes = parse_size_range(arguments.sizes);
+  const int ranks = rank_count(environment, arguments.ranks, 1);
+  if (collective == Collective::send_recv && ranks == 1)
+    throw Error(ExitCode::bad_config, "send_recv needs two ranks or more", "--ranks", "for example --ranks 2");
+  RankedCommand command;
+  command.ranks = ranks;
+  command.threads = 1;
+  return run_on_ranks(environment, command, command_line, [&](World& world) {
+    std::vector<int> all;
+    for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
+    const auto axis = world.create_communicator(all, "world");
+    const bool table = world.rank() == 0 && !arguments.json;
+    if (table)
+      fmt::print("# {} over {} ranks, backend {}; out of place\n{:>12} {:>12} {:>8} {:>12} {:>14} {:>14} {:>8}\n", arguments.op, ranks, arguments.backend,
+                 "# size (B)", "elements", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong");
+    const std::vector<BenchmarkRow> rows = benchmark_collective(*axis, collective, sizes, table ? print_row : std::function<void(const BenchmarkRow&)>());
+    if (world.rank() == 0 && arguments.json) fmt::print("{}\n", as_json(arguments, ranks, rows).dump());
+    bool right = true;
+    for (const BenchmarkRow& row : rows) right &= row.wrong == 0;
+    return static_cast<int>(right ? ExitCode::done : ExitCode::check_failed);
+  });
+}
+
+}  // namespace baleen::cli

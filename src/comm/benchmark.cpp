@@ -1,0 +1,199 @@
+#include "comm/benchmark.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace baleen {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t largest_message = std::size_t{64} << 30;
+constexpr int warm_up_operations = 3, most_operations = 200, fewest_operations = 3;
+constexpr int queued_at_once = 20;           // operations enqueued before the first is awaited, as in nccl-tests
+constexpr double seconds_a_row = 0.3;        // about what timing one size may take
+constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
+
+// What rank `from` contributes to a sum at `index`: sums over up to 900 ranks stay below 2^24 and so are exact in fp32.
+std::uint64_t weight_of(int from) { return static_cast<std::uint64_t>(from % 8 + 1); }
+float summand(int from, std::size_t index) { return static_cast<float>(weight_of(from) * (index % value_period)); }
+// What rank `from` sends to rank `to` where nothing is summed; `to` is -1 where everybody gets the same.
+float message(int from, int to, std::size_t index) {
+  return static_cast<float>((static_cast<std::uint64_t>(from) * 131 + static_cast<std::uint64_t>(to + 1) * 17 + index) % value_period);
+}
+
+[[noreturn]] void reject_sizes(std::string_view text, const std::string& problem) {
+  throw Error(ExitCode::bad_config, fmt::format("'{}': {}", text, problem), "--sizes", "for example --sizes 4K:256M, or one size such as 1M");
+}
+
+std::size_t parse_size(std::string_view text, std::string_view whole) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  const std::size_t place = suffix.empty() ? 0 : std::string_view("KMG").find(suffix) + 1;
+  if (error != std::errc() || suffix.size() > 1 || place == std::string_view::npos + 1)
+    reject_sizes(whole, fmt::format("'{}' is not a size: a whole number of bytes, with K, M or G behind it or nothing", text));
+  if (value > largest_message >> (10 * place) || (value << (10 * place)) < sizeof(float))
+    reject_sizes(whole, fmt::format("'{}' is outside 4 bytes to 64G", text));
+  return value << (10 * place);
+}
+
+// One size of one collective: its buffers, how to run it, and what it must give.
+class Case {
+ public:
+  Case(Communicator& axis, Collective collective, std::size_t bytes) : axis_(axis), collective_(collective) {
+    const auto n = static_cast<std::size_t>(axis.size());
+    const bool parts = collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
+    each_ = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? n : 1));
+    total_ = parts ? each_ * n : each_;
+    send_.resize(collective == Collective::all_gather ? each_ : total_);
+    recv_.resize(collective == Collective::reduce_scatter ? each_ : total_);
+  }
+
+  std::size_t bytes() const { return total_ * sizeof(float); }
+
+  void fill() {
+    const int rank = axis_.rank();
+    for (std::size_t i = 0; i < send_.size(); ++i) {
+      if (collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter)
+        send_[i] = summand(rank, i);
+      else if (collective_ == Collective::all_to_all)
+        send_[i] = message(rank, static_cast<int>(i / each_), i % each_);
+      else
+        send_[i] = message(rank, -1, i);
+    }
+    std::fill(recv_.begin(), recv_.end(), -1.0f);
+    if (collective_ == Collective::broadcast && rank == 0) recv_ = send_;
+  }
+
+  // Completes with the operation (both halves of a send_recv).
+  std::vector<Event> enqueue() {
+    const int n = axis_.size(), next = (axis_.rank() + 1) % n, previous = (axis_.rank() + n - 1) % n;
+    switch (collective_) {
+      case Collective::all_reduce: return {axis_.all_reduce(send_.data(), recv_.data(), each_, DType::f32, ReduceOp::sum)};
+      case Collective::all_gather: return {axis_.all_gather(send_.data(), recv_.data(), each_, DType::f32)};
+      case Collective::reduce_scatter: return {axis_.reduce_scatter(send_.data(), recv_.data(), each_, DType::f32, ReduceOp::sum)};
+      case Collective::broadcast: return {axis_.broadcast(recv_.data(), each_, DType::f32, 0)};
+      case Collective::all_to_all: return {axis_.all_to_all(send_.data(), recv_.data(), each_, DType::f32)};
+      case Collective::send_recv:
+        return {axis_.send(send_.data(), each_, DType::f32, next), axis_.recv(recv_.data(), each_, DType::f32, previous)};
+    }
+    return {};
+  }
+
+  std::uint64_t wrong() const {
+    const int n = axis_.size(), rank = axis_.rank(), previous = (rank + n - 1) % n;
+    std::uint64_t weights = 0, count = 0;
+    for (int from = 0; from < n; ++from) weights += weight_of(from);
+    const auto sum = [&](std::size_t index) { return static_cast<float>(weights * (index % value_period)); };
+    const auto wanted = [&](std::size_t i) {
+      switch (collective_) {
+        case Collective::all_reduce: return sum(i);
+        case Collective::reduce_scatter: return sum(static_cast<std::size_t>(rank) * each_ + i);
+        case Collective::all_gather: return message(static_cast<int>(i / each_), -1, i % each_);
+        case Collective::broadcast: return message(0, -1, i);
+        case Collective::all_to_all: return message(static_cast<int>(i / each_), rank, i % each_);
+        case Collective::send_recv: return message(previous, -1, i);
+      }
+      return 0.0f;
+    };
+    for (std::size_t i = 0; i < recv_.size(); ++i) count += recv_[i] != wanted(i);
+    return count;
+  }
+
+ private:
+  Communicator& axis_;
+  Collective collective_;
+  std::size_t each_ = 0, total_ = 0;  // elements: the operation's count, and those of the larger buffer
+  std::vector<float> send_, recv_;
+};
+
+void run_operations(Case& subject, int operations) {
+  for (int done = 0; done < operations;) {
+    std::vector<Event> pending;
+    for (int queued = 0; queued < queued_at_once && done < operations; ++queued, ++done)
+      for (Event& event : subject.enqueue()) pending.push_back(std::move(event));
+    for (Event& event : pending) event.wait();
+  }
+}
+
+// Of `operations`, on the slowest rank.
+double seconds_for(Communicator& axis, Case& subject, int operations) {
+  axis.barrier().wait();
+  const auto begin = Clock::now();
+  run_operations(subject, operations);
+  double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  axis.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max).wait();
+  return seconds;
+}
+
+}  // namespace
+
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> names{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"};
+  return names;
+}
+
+Collective parse_collective(std::string_view name) {
+  const auto& names = collective_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw Error(ExitCode::bad_config, fmt::format("no collective named '{}'", name), "--op", fmt::format("use one of {}", fmt::join(names, ", ")));
+  return static_cast<Collective>(found - names.begin());
+}
+
+std::vector<std::size_t> parse_size_range(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::size_t first = parse_size(text.substr(0, colon), text);
+  const std::size_t last = colon == std::string_view::npos ? first : parse_size(text.substr(colon + 1), text);
+  if (first > last) reject_sizes(text, "the first size is above the last");
+  std::vector<std::size_t> sizes;
+  for (std::size_t size = first; size <= last; size *= 2) sizes.push_back(size);
+  return sizes;
+}
+
+double bus_factor(Collective collective, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  switch (collective) {
+    case Collective::all_reduce: return 2 * others;
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+    case Collective::all_to_all: return others;
+    case Collective::broadcast:
+    case Collective::send_recv: return 1;
+  }
+  return 1;
+}
+
+std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
+                                               const std::function<void(const BenchmarkRow&)>& row_done) {
+  BALEEN_CHECK(collective != Collective::send_recv || axis.size() > 1, "a rank alone has nobody to send to");
+  std::vector<BenchmarkRow> rows;
+  for (const std::size_t size : sizes) {
+    Case subject(axis, collective, size);
+    subject.fill();
+    run_operations(subject, 1);  // checked before the buffers hold its results already
+    BenchmarkRow row;
+    row.bytes = subject.bytes();
+    row.wrong = subject.wrong();
+    axis.all_reduce(&row.wrong, &row.wrong, 1, DType::u64, ReduceOp::sum).wait();
+    // All ranks know the same time and so choose the same number of operations.
+    const double one = seconds_for(axis, subject, warm_up_operations) / warm_up_operations;
+    const int operations = static_cast<int>(std::clamp(seconds_a_row / one, double{fewest_operations}, double{most_operations}));
+    const double seconds = seconds_for(axis, subject, operations) / operations;
+    row.time_us = 1e6 * seconds;
+    row.algbw_gbs = static_cast<double>(row.bytes) / seconds / 1e9;
+    row.busbw_gbs = row.algbw_gbs * bus_factor(collective, axis.size());
+    if (row_done && axis.rank() == 0) row_done(row);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace baleen
