@@ -22,10 +22,10 @@ done
 
 # Folders of tests/ that the sanitizers run by default. AddressSanitizer (with UndefinedBehaviorSanitizer): what handles foreign bytes, raw
 # memory and arithmetic. ThreadSanitizer: where threads meet. A file costs 8 s of CPU under a sanitizer, so neither builds everything.
-asan_folders=(base device tensor ops sharding data checkpoint)
+asan_folders=(base device tensor sharding data checkpoint)
 tsan_folders=(comm launch)
 if $full; then
-  asan_folders+=(launch comm layers model optim train parallel)
+  asan_folders+=(ops launch comm layers model optim train parallel)
   tsan_folders+=(base device ops sharding layers data checkpoint train parallel)
 fi
 

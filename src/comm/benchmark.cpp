@@ -36,8 +36,8 @@ std::size_t parse_size(std::string_view text, std::string_view whole) {
   std::size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  const std::size_t place = suffix.empty() ? 0 : std::string_view("KMG").find(suffix) + 1;
-  if (error != std::errc() || suffix.size() > 1 || place == std::string_view::npos + 1)
+  const std::size_t place = std::string_view(" KMG").find(suffix.empty() ? ' ' : suffix.front());
+  if (error != std::errc() || suffix.size() > 1 || suffix == " " || place == std::string_view::npos)
     reject_sizes(whole, fmt::format("'{}' is not a size: a whole number of bytes, with K, M or G behind it or nothing", text));
   if (value > largest_message >> (10 * place) || (value << (10 * place)) < sizeof(float))
     reject_sizes(whole, fmt::format("'{}' is outside 4 bytes to 64G", text));

@@ -1,4 +1,6 @@
 // torchrun as the launcher: its environment, without it.
+#include <unistd.h>
+
 #include "e2e/training_fixture.h"
 
 namespace baleen::testing {
@@ -6,11 +8,10 @@ namespace {
 
 class Torchrun : public TrainingFixture {
  protected:
-  // What torchrun sets for a worker. The port need not be free: nobody listens there.
+  // What torchrun sets for a worker. The port names the job and need not be free: nobody listens there.
   static std::map<std::string, std::string> environment_of(int rank) {
     return {{"RANK", std::to_string(rank)},  {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
-            {"LOCAL_WORLD_SIZE", "2"},       {"MASTER_ADDR", "127.0.0.1"},        {"MASTER_PORT", "29500"},
-            {"TORCHELASTIC_RUN_ID", std::to_string(getpid())}};
+            {"LOCAL_WORLD_SIZE", "2"},       {"MASTER_ADDR", "127.0.0.1"},        {"MASTER_PORT", std::to_string(20000 + getpid() % 20000)}};
   }
 };
 
