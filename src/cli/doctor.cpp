@@ -11,7 +11,7 @@
 
 #include "cli/commands.h"
 #include "comm/shm/shm_world.h"
-#include "device/device.h"
+#include "device/gpu.h"
 #include "launch/launcher.h"
 #include "ops/libraries.h"
 
@@ -61,13 +61,14 @@ double all_reduce_bandwidth() {
 }  // namespace
 
 int run(const DoctorArguments& arguments) {
+  const GpuList gpus = list_gpus();
   struct sysinfo memory {};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
                          {"cores", available_cores()},
                          {"memory_bytes", static_cast<std::uint64_t>(memory.totalram) * memory.mem_unit},
                          {"instructions", ops::instruction_set()},
-                         {"gpus", ordered_json::array()},
+                         {"gpus", gpus.names},
                          {"libraries", {{"oneDNN", ops::onednn_version()}}},
                          {"backends", {"shm"}},
                          {"copy_gbs", copy_bandwidth()},
@@ -78,7 +79,8 @@ int run(const DoctorArguments& arguments) {
   }
   fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(), report["instructions"].get<std::string>());
   fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
-  fmt::print("GPUs          none: this build has no GPU support\n");
+  if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
+  for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
   fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
   fmt::print("backends      shm (built in)\n");
   fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());

@@ -31,8 +31,8 @@ class Graph {
   virtual ~Graph() = default;
   virtual void replay(Stream& stream) = 0;
 };
-// Records what `enqueue` puts on the GPU stream, without running it. Inside, waiting for the stream on the host is an error. Shapes that the
-// operations have not met yet may be looked up while recording, so run `enqueue` once before.
+// Records what `enqueue` puts on the GPU stream, without running it. Inside, waiting for the stream on the host is an error. Shapes that
+// the operations have not met yet may be looked up while recording, so run `enqueue` once before.
 std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue);
 
 }  // namespace baleen

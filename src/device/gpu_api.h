@@ -46,13 +46,27 @@ inline constexpr auto gpuGraphDestroy = &cudaGraphDestroy;
 inline constexpr auto gpuGraphExecDestroy = &cudaGraphExecDestroy;
 inline constexpr auto gpuGraphLaunch = &cudaGraphLaunch;
 // Those that the vendor overloads or gives default arguments, which a pointer cannot carry.
-inline gpuError_t gpuMalloc(void** data, std::size_t bytes) { return cudaMalloc(data, bytes); }
-inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) { return cudaGetDeviceProperties(properties, index); }
-inline gpuError_t gpuStreamCreateWithFlags(gpuStream_t* stream, unsigned flags) { return cudaStreamCreateWithFlags(stream, flags); }
-inline gpuError_t gpuEventCreateWithFlags(gpuEvent_t* event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
-inline gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream) { return cudaEventRecord(event, stream); }
-inline gpuError_t gpuStreamWaitEvent(gpuStream_t stream, gpuEvent_t event) { return cudaStreamWaitEvent(stream, event, 0); }
-inline gpuError_t gpuGraphInstantiate(gpuGraphExec_t* executable, gpuGraph_t graph) { return cudaGraphInstantiate(executable, graph, 0); }
+inline gpuError_t gpuMalloc(void** data, std::size_t bytes) {
+  return cudaMalloc(data, bytes);
+}
+inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) {
+  return cudaGetDeviceProperties(properties, index);
+}
+inline gpuError_t gpuStreamCreateWithFlags(gpuStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+inline gpuError_t gpuEventCreateWithFlags(gpuEvent_t* event, unsigned flags) {
+  return cudaEventCreateWithFlags(event, flags);
+}
+inline gpuError_t gpuEventRecord(gpuEvent_t event, gpuStream_t stream) {
+  return cudaEventRecord(event, stream);
+}
+inline gpuError_t gpuStreamWaitEvent(gpuStream_t stream, gpuEvent_t event) {
+  return cudaStreamWaitEvent(stream, event, 0);
+}
+inline gpuError_t gpuGraphInstantiate(gpuGraphExec_t* executable, gpuGraph_t graph) {
+  return cudaGraphInstantiate(executable, graph, 0);
+}
 // A kernel that uses more shared memory than the default limit must say so once.
 template <class Kernel>
 gpuError_t gpuAllowSharedMemory(Kernel* kernel, int bytes) {

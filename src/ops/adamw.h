@@ -41,8 +41,7 @@ inline void sum_of_squares(Context& context, const Tensor& sum, const Tensor& va
   const Arena::Scope scope(context.scratch);
   const Tensor partial =
       workspace(context, "sum of squares workspace", no_bytes, [&] { return gpu::sum_of_squares_workspace(values.elements()); });
-  dispatch(
-      context, [&] { cpu::sum_of_squares(sum, values); }, [&] { gpu::sum_of_squares(context.stream, sum, values, partial.data()); });
+  dispatch(context, [&] { cpu::sum_of_squares(sum, values); }, [&] { gpu::sum_of_squares(context.stream, sum, values, partial.data()); });
 }
 
 }  // namespace baleen::ops

@@ -19,11 +19,12 @@ void cross_entropy_forward_backward(Stream& stream, const Tensor& loss_sum, cons
 }  // namespace gpu
 
 // loss_sum [1] fp64 += Σ over the valid targets of -log softmax(logits)[target] (token losses in fp32, summed in fp64 in row order on
-// the CPU, in an order that depends on n alone on the GPU). logits [n, V], targets [n] int32 in [0, V) or ignore_index. The GPU cannot report
-// another target: its loss and gradients become NaN.
+// the CPU, in an order that depends on n alone on the GPU). logits [n, V], targets [n] int32 in [0, V) or ignore_index. The GPU cannot
+// report another target: its loss and gradients become NaN.
 inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets) {
   const Arena::Scope scope(context.scratch);
-  const Tensor losses = workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
+  const Tensor losses =
+      workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
   dispatch(
       context, [&] { cpu::cross_entropy_forward(loss_sum, logits, targets); },
       [&] { gpu::cross_entropy_forward(context.stream, loss_sum, logits, targets, losses.data()); });
@@ -33,7 +34,8 @@ inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, cons
 inline void cross_entropy_forward_backward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                                            const Tensor& gradient_scale) {
   const Arena::Scope scope(context.scratch);
-  const Tensor losses = workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
+  const Tensor losses =
+      workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
   dispatch(
       context, [&] { cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale); },
       [&] { gpu::cross_entropy_forward_backward(context.stream, loss_sum, logits, targets, gradient_scale, losses.data()); });

@@ -16,13 +16,13 @@ void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_o
 
 // out [N, C], ids [N] int32 in [0, V), table [V, C]. The GPU cannot report an id outside: its row becomes NaN, and backward passes it over.
 inline void embedding_forward(Context& context, const Tensor& out, const Tensor& ids, const Tensor& table) {
-  dispatch(
-      context, [&] { cpu::embedding_forward(out, ids, table); }, [&] { gpu::embedding_forward(context.stream, out, ids, table); });
+  dispatch(context, [&] { cpu::embedding_forward(out, ids, table); }, [&] { gpu::embedding_forward(context.stream, out, ids, table); });
 }
 // d_table [V, C] fp32 += the rows of d_out [N, C], each id's rows in the order of N (no atomics: same bits for any thread count).
 inline void embedding_backward(Context& context, const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
   dispatch(
-      context, [&] { cpu::embedding_backward(d_table, d_out, ids); }, [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids); });
+      context, [&] { cpu::embedding_backward(d_table, d_out, ids); },
+      [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids); });
 }
 
 }  // namespace baleen::ops

@@ -44,8 +44,8 @@ void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b,
 // A dimension of 0 is allowed: the product of nothing is zero.
 inline void matmul(Context& context, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate = false) {
   const Arena::Scope scope(context.scratch);
-  const Tensor space = workspace(
-      context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
+  const Tensor space =
+      workspace(context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
   dispatch(
       context, [&] { cpu::matmul(out, a, b, accumulate, space.data()); },
       [&] { gpu::matmul(context.stream, out, a, b, accumulate, space.data()); });

@@ -15,7 +15,8 @@ void rope(Stream& stream, const Tensor& x, std::int64_t row_stride, const Tensor
 }  // namespace gpu
 
 // Rotates x in place: x [N, heads, D] whose rows lie row_stride elements apart (a slice of fused QKV); cosines, sines [P, D/2] fp32;
-// positions [N] int32, each in [0, P) (on the GPU, which cannot report one outside, its row becomes NaN). inverse rotates back, which is the backward pass.
+// positions [N] int32, each in [0, P) (on the GPU, which cannot report one outside, its row becomes NaN). inverse rotates back, which is
+// the backward pass.
 inline void rope(Context& context, const Tensor& x, std::int64_t row_stride, const Tensor& cosines, const Tensor& sines,
                  const Tensor& positions, bool inverse) {
   dispatch(

@@ -16,11 +16,13 @@ class GpuAttention : public OnBothDevices {
   std::vector<Floats> run(Side& side, const AttentionShape& shape, const Floats& q, const Floats& k, const Floats& v, const Floats& d_out,
                           const std::vector<std::int32_t>& documents) {
     const auto flat = [](const Floats& values) { return static_cast<std::int64_t>(values.size()); };
-    const Tensor q_there = side.put(q, {flat(q)}), k_there = side.put(k, {flat(k)}), v_there = side.put(v, {flat(v)}), d_there = side.put(d_out, {flat(d_out)});
+    const Tensor q_there = side.put(q, {flat(q)}), k_there = side.put(k, {flat(k)}), v_there = side.put(v, {flat(v)}),
+                 d_there = side.put(d_out, {flat(d_out)});
     const Tensor begins = documents.empty() ? Tensor() : side.put(documents, {static_cast<std::int64_t>(documents.size())});
     // Columns between the heads' rows belong to others: they start as zeros and must stay so.
     const auto zeros = [&](const Floats& like) { return side.put(Floats(like.size(), 0.0f), {flat(like)}); };
-    const Tensor out = zeros(d_out), lse = side.poisoned({shape.batch, shape.heads, shape.query_length}), d_q = zeros(q), d_k = zeros(k), d_v = zeros(v);
+    const Tensor out = zeros(d_out), lse = side.poisoned({shape.batch, shape.heads, shape.query_length}), d_q = zeros(q), d_k = zeros(k),
+                 d_v = zeros(v);
     side.run([&](Context& context) {
       ops::attention_forward(context, shape, out, lse, q_there, k_there, v_there, begins);
       ops::attention_backward(context, shape, d_q, d_k, d_v, d_there, q_there, k_there, v_there, out, lse, begins);
@@ -50,11 +52,18 @@ class GpuAttention : public OnBothDevices {
 
 TEST_F(GpuAttention, Shapes) {
   // B, Tq, Tk, H, Hkv, D
-  for (const auto& s : std::vector<std::array<std::int64_t, 6>>{{1, 1, 1, 1, 1, 2}, {2, 13, 13, 6, 2, 6}, {1, 33, 33, 4, 4, 32}, {2, 100, 100, 3, 1, 33},
-                                                                {1, 257, 257, 4, 2, 64}, {1, 70, 70, 2, 1, 128}, {1, 65, 65, 2, 2, 200}, {1, 40, 40, 1, 1, 256}})
+  for (const auto& s : std::vector<std::array<std::int64_t, 6>>{{1, 1, 1, 1, 1, 2},
+                                                                {2, 13, 13, 6, 2, 6},
+                                                                {1, 33, 33, 4, 4, 32},
+                                                                {2, 100, 100, 3, 1, 33},
+                                                                {1, 257, 257, 4, 2, 64},
+                                                                {1, 70, 70, 2, 1, 128},
+                                                                {1, 65, 65, 2, 2, 200},
+                                                                {1, 40, 40, 1, 1, 256}})
     for (const bool packed : {false, true}) {
       AttentionShape shape;
-      shape.batch = s[0], shape.query_length = s[1], shape.key_length = s[2], shape.heads = s[3], shape.kv_heads = s[4], shape.head_dim = s[5];
+      shape.batch = s[0], shape.query_length = s[1], shape.key_length = s[2], shape.heads = s[3], shape.kv_heads = s[4],
+      shape.head_dim = s[5];
       compare(shape, packed, "T " + std::to_string(s[1]) + " D " + std::to_string(s[5]) + (packed ? " packed" : ""));
     }
 }

@@ -53,6 +53,9 @@ TEST_F(GpuDevice, StreamsWaitForEachOther) {
   const auto second = gpu->device().create_stream();
   const std::size_t bytes = std::size_t{256} << 20;
   const Buffer from = gpu->poisoned_buffer("from", bytes), to = gpu->poisoned_buffer("to", bytes);
+  // Much to do before: a second stream that did not wait would copy the poison.
+  const Buffer before = gpu->device().allocate("filled often", std::size_t{1} << 30);
+  for (int i = 0; i < 100; ++i) gpu->stream().fill_zero(before.data(), before.bytes());
   gpu->stream().fill_zero(from.data(), bytes);
   const Event filled = gpu->stream().record();
   second->wait(filled);

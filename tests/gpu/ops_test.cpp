@@ -30,16 +30,19 @@ TEST_F(GpuOps, Add) {
 }
 
 TEST_F(GpuOps, RmsNorm) {
-  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 7}, {3, 8}, {37, 64}, {20, 131}, {1000, 2048}, {517, 1051}}) {
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 7}, {3, 8}, {37, 64}, {20, 131}, {1000, 2048}, {517, 1051}}) {
     const std::int64_t count = rows * columns, r = rows, c = columns;
-    const Floats x = random(count), delta = random(count), weight = random(columns), d_out = random(count), d_residual = random(count), before = random(columns);
+    const Floats x = random(count), delta = random(count), weight = random(columns), d_out = random(count), d_residual = random(count),
+                 before = random(columns);
     for (const bool fused : {false, true})
       expect_equal(
           [&](Side& side) {
             const Tensor x_there = side.put(x, {r, c}), weight_there = side.put(weight, {c}), d_out_there = side.put(d_out, {r, c});
             const Tensor delta_there = fused ? side.put(delta, {r, c}) : Tensor(), residual = fused ? side.poisoned({r, c}) : Tensor();
             const Tensor added = fused ? side.put(d_residual, {r, c}) : Tensor();
-            const Tensor out = side.poisoned({r, c}), rstd = side.poisoned({r}), d_x = fused ? added : side.poisoned({r, c}), d_weight = side.put(before, {c});
+            const Tensor out = side.poisoned({r, c}), rstd = side.poisoned({r}), d_x = fused ? added : side.poisoned({r, c}),
+                         d_weight = side.put(before, {c});
             const Tensor& input = fused ? residual : x_there;
             side.run([&](Context& context) {
               ops::rms_norm_forward(context, out, residual, rstd, x_there, delta_there, weight_there, 1e-5f);
@@ -58,7 +61,8 @@ TEST_F(GpuOps, Swiglu) {
     const Floats gate_up = random(2 * r * c, 3.0f), d_out = random(r * c);
     expect_equal(
         [&](Side& side) {
-          const Tensor out = side.poisoned({r, c}), d_gate_up = side.poisoned({r, 2 * c}), there = side.put(gate_up, {r, 2 * c}), d = side.put(d_out, {r, c});
+          const Tensor out = side.poisoned({r, c}), d_gate_up = side.poisoned({r, 2 * c}), there = side.put(gate_up, {r, 2 * c}),
+                       d = side.put(d_out, {r, c});
           side.run([&](Context& context) {
             ops::swiglu_forward(context, out, there);
             ops::swiglu_backward(context, d_gate_up, d, there);
@@ -107,7 +111,8 @@ TEST_F(GpuOps, EmbeddingWithTheSameOrderOfSums) {
 }
 
 TEST_F(GpuOps, CrossEntropy) {
-  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 2}, {5, 7}, {67, 257}, {40, 50257}, {600, 1024}}) {
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 2}, {5, 7}, {67, 257}, {40, 50257}, {600, 1024}}) {
     const std::int64_t n = rows, v = columns;
     const Floats logits = random(n * v, 3.0f), scale = random(1);
     auto targets = random_indices(n, v);
@@ -164,10 +169,11 @@ TEST_F(GpuOps, Matmul) {
   struct Case {
     std::int64_t m, n, k, offset;  // a, b and out begin `offset` columns into rows that are wider by that
   };
-  for (const Case& c : {Case{1, 1, 1, 0}, Case{3, 5, 7, 1}, Case{64, 48, 32, 0}, Case{130, 67, 257, 3}, Case{257, 512, 1024, 4}, Case{1, 1000, 64, 0},
-                        Case{5, 4, 0, 0}, Case{0, 4, 3, 0}})
+  for (const Case& c : {Case{1, 1, 1, 0}, Case{3, 5, 7, 1}, Case{64, 48, 32, 0}, Case{130, 67, 257, 3}, Case{257, 512, 1024, 4},
+                        Case{1, 1000, 64, 0}, Case{5, 4, 0, 0}, Case{0, 4, 3, 0}})
     for (int kind = 0; kind < 16; ++kind) {
-      const bool a_transposed = (kind & 1) != 0, b_transposed = (kind & 2) != 0, out_transposed = (kind & 4) != 0, accumulate = (kind & 8) != 0;
+      const bool a_transposed = (kind & 1) != 0, b_transposed = (kind & 2) != 0, out_transposed = (kind & 4) != 0,
+                 accumulate = (kind & 8) != 0;
       const auto rows = [](std::int64_t r, std::int64_t columns, bool transposed) { return transposed ? columns : r; };
       // As stored, whole rows with their unused columns.
       const std::int64_t ar = rows(c.m, c.k, a_transposed), ac = rows(c.k, c.m, a_transposed), br = rows(c.k, c.n, b_transposed),
@@ -179,13 +185,15 @@ TEST_F(GpuOps, Matmul) {
       };
       expect_equal(
           [&](Side& side) {
-            const Tensor at = side.put(a, {ar, ac + c.offset}), bt = side.put(b, {br, bc + c.offset}), out = side.put(before, {outr, outc + c.offset});
+            const Tensor at = side.put(a, {ar, ac + c.offset}), bt = side.put(b, {br, bc + c.offset}),
+                         out = side.put(before, {outr, outc + c.offset});
             if (!accumulate && c.offset == 0 && out.bytes() > 0) {  // the product must not read it
               const Floats poison(before.size(), std::numeric_limits<float>::quiet_NaN());
               side.write(out.data(), poison.data(), out.bytes());
             }
             side.run([&](Context& context) {
-              ops::matmul(context, matrix(out, outc, out_transposed), matrix(at, ac, a_transposed), matrix(bt, bc, b_transposed), accumulate);
+              ops::matmul(context, matrix(out, outc, out_transposed), matrix(at, ac, a_transposed), matrix(bt, bc, b_transposed),
+                          accumulate);
             });
             return std::vector<Floats>{side.get(out)};
           },
@@ -196,7 +204,8 @@ TEST_F(GpuOps, Matmul) {
 TEST_F(GpuOps, IndicesOutsideBecomeNaN) {
   const std::vector<std::int32_t> ids{1, -1, 4};
   const Tensor there = gpu->put(ids, {3}), out = gpu->poisoned({3, 2}), x = gpu->put(Floats(6, 1.0f), {3, 1, 2});
-  const Tensor ones = gpu->put(Floats(8, 1.0f), {4, 2}), d_table = gpu->put(Floats(8, 0.0f), {4, 2}), angles = gpu->put(Floats(4, 0.5f), {4, 1});
+  const Tensor ones = gpu->put(Floats(8, 1.0f), {4, 2}), d_table = gpu->put(Floats(8, 0.0f), {4, 2}),
+               angles = gpu->put(Floats(4, 0.5f), {4, 1});
   const Tensor loss = gpu->put(std::vector<double>{0}, {1}), logits = gpu->put(Floats(12, 1.0f), {3, 4}), scale = gpu->put(Floats{1}, {1});
   gpu->run([&](Context& context) {
     ops::embedding_forward(context, out, there, ones);
@@ -219,7 +228,8 @@ TEST_F(GpuOps, NumbersThatAreNotReachTheResult) {
     Floats values(10, 1.0f);
     values[3] = bad;
     for (Side* side : {cpu.get(), gpu.get()}) {
-      const Tensor logits = side->put(values, {1, 10}), loss = side->put(std::vector<double>{0}, {1}), at = side->put(std::vector<std::int32_t>{1}, {1});
+      const Tensor logits = side->put(values, {1, 10}), loss = side->put(std::vector<double>{0}, {1}),
+                   at = side->put(std::vector<std::int32_t>{1}, {1});
       const Tensor out = side->poisoned({1, 10}), rstd = side->poisoned({1}), sum = side->put(std::vector<double>{0}, {1});
       side->run([&](Context& context) {
         ops::rms_norm_forward(context, out, Tensor(), rstd, logits, Tensor(), side->put(Floats(10, 1.0f), {10}), 1e-5f);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int steps = 3;
 
-ModelConfig make_config(std::int64_t layers, std::int64_t width, std::int64_t ff, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
-                        std::int64_t vocabulary, bool tied) {
+ModelConfig make_config(std::int64_t layers, std::int64_t width, std::int64_t ff, std::int64_t heads, std::int64_t kv_heads,
+                        std::int64_t head_dim, std::int64_t vocabulary, bool tied) {
   ModelConfig config;
   config.num_hidden_layers = layers;
   config.hidden_size = width;
@@ -40,7 +40,9 @@ class Model {
     const RopeTable table = make_rope_table(config, length);
     std::vector<std::int32_t> positions;
     for (std::int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<std::int32_t>(i % length));
-    batch_.sequences = {batch, length, side.put(positions, {tokens}), side.put(table.cosines, {length, half}), side.put(table.sines, {length, half}), Tensor()};
+    batch_.sequences = {
+        batch,   length, side.put(positions, {tokens}), side.put(table.cosines, {length, half}), side.put(table.sines, {length, half}),
+        Tensor()};
     batch_.ids = side.put(ids, {tokens});
     batch_.targets = side.put(targets, {tokens});
     loss_ = side.put(std::vector<double>{-1}, {1});
@@ -62,7 +64,8 @@ class Model {
   }
 
   void set_step(int step) {
-    const Floats scalars{1e-3f * static_cast<float>(step), 1.0f - std::pow(0.9f, static_cast<float>(step)), 1.0f - std::pow(0.95f, static_cast<float>(step)), 1.0f};
+    const Floats scalars{1e-3f * static_cast<float>(step), 1.0f - std::pow(0.9f, static_cast<float>(step)),
+                         1.0f - std::pow(0.95f, static_cast<float>(step)), 1.0f};
     side_.write(scalars_.data(), scalars.data(), scalars_.bytes());
   }
   void enqueue_step() {
@@ -149,13 +152,20 @@ class GpuStage : public OnBothDevices {
     const auto enqueued = std::chrono::steady_clock::now();
     gpu->stream().synchronize();
     const std::chrono::duration<double, std::milli> all = std::chrono::steady_clock::now() - begin, host = enqueued - begin;
-    std::cout << "[ measured ] " << name << ": " << all.count() / repeats << " ms a step, " << host.count() / repeats << " ms of them to enqueue it\n";
+    std::cout << "[ measured ] " << name << ": " << all.count() / repeats << " ms a step, " << host.count() / repeats
+              << " ms of them to enqueue it\n";
   }
 };
 
-TEST_F(GpuStage, OneBlockOfOddSizes) { run(make_config(1, 20, 36, 6, 2, 6, 19, false), 2, 13); }
-TEST_F(GpuStage, OneBlockAsModelsHaveThem) { run(make_config(1, 512, 1408, 8, 2, 64, 257, true), 2, 200); }
-TEST_F(GpuStage, FourBlocks) { run(make_config(4, 256, 680, 4, 4, 64, 1003, false), 3, 127); }
+TEST_F(GpuStage, OneBlockOfOddSizes) {
+  run(make_config(1, 20, 36, 6, 2, 6, 19, false), 2, 13);
+}
+TEST_F(GpuStage, OneBlockAsModelsHaveThem) {
+  run(make_config(1, 512, 1408, 8, 2, 64, 257, true), 2, 200);
+}
+TEST_F(GpuStage, FourBlocks) {
+  run(make_config(4, 256, 680, 4, 4, 64, 1003, false), 3, 127);
+}
 
 }  // namespace
 }  // namespace baleen::testing

@@ -4,9 +4,13 @@
 
 namespace baleen {
 
-GpuList list_gpus() { return {{}, "this build has no GPU support"}; }
+GpuList list_gpus() {
+  return {{}, "this build has no GPU support"};
+}
 
-bool gpu_available() { return false; }
+bool gpu_available() {
+  return false;
+}
 
 std::unique_ptr<Device> create_gpu_device(int, std::chrono::milliseconds) {
   throw Error(ExitCode::bad_config, "this build has no GPU support", "training.device",

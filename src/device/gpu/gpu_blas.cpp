@@ -21,7 +21,8 @@ template <class Function>
 void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr)
-    throw Error(ExitCode::bad_config, std::string("the GPU's matrix library has no ") + name, BALEEN_GPU_BLAS_NAME, "install the version this build was made for");
+    throw Error(ExitCode::bad_config, std::string("the GPU's matrix library has no ") + name, BALEEN_GPU_BLAS_NAME,
+                "install the version this build was made for");
 }
 
 GpuBlasFunctions load() {

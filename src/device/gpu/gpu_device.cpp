@@ -12,7 +12,8 @@ void gpu_check(gpuError_t status, const char* call) {
   gpuGetLastError();  // it has been reported
   const bool memory = status == gpuErrorMemoryAllocation;
   throw Error(memory ? ExitCode::out_of_memory : ExitCode::rank_failed, std::string("the GPU failed: ") + gpuGetErrorString(status), call,
-              memory ? "use a smaller micro_batch_size or sequence_length, or more ranks" : "run again; if it stays, see the system's log for GPU errors");
+              memory ? "use a smaller micro_batch_size or sequence_length, or more ranks"
+                     : "run again; if it stays, see the system's log for GPU errors");
 }
 
 namespace {
@@ -44,7 +45,8 @@ class GpuEvent final : public EventState {
     // Most waits are short: look often at first, then leave the core to others.
     for (int looks = 0; !ready(); ++looks) {
       if (Clock::now() - begin > timeout_)
-        throw Error(ExitCode::rank_failed, "the GPU did not finish its work in " + std::to_string(timeout_.count()) + " ms", "waiting for a GPU stream",
+        throw Error(ExitCode::rank_failed, "the GPU did not finish its work in " + std::to_string(timeout_.count()) + " ms",
+                    "waiting for a GPU stream",
                     "raise comm.timeout_s if a step takes that long; otherwise see the system's log for GPU errors");
       if (looks < 1000)
         std::this_thread::yield();
@@ -60,7 +62,8 @@ class GpuEvent final : public EventState {
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(int index, std::chrono::milliseconds timeout, bool measuring) : Stream(DeviceKind::gpu, measuring), index_(index), timeout_(timeout) {
+  GpuStream(int index, std::chrono::milliseconds timeout, bool measuring)
+      : Stream(DeviceKind::gpu, measuring), index_(index), timeout_(timeout) {
     if (!measuring) gpu_check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "creating a stream");
   }
   ~GpuStream() override {
@@ -157,9 +160,13 @@ class RecordedGraph final : public Graph {
 
 constexpr int kernels_major = 9, kernels_minor = 0;  // the compute capability that CMakeLists.txt compiles for
 
-bool has_kernels(const gpuDeviceProp& properties) { return properties.major == kernels_major && properties.minor == kernels_minor; }
+bool has_kernels(const gpuDeviceProp& properties) {
+  return properties.major == kernels_major && properties.minor == kernels_minor;
+}
 
-std::string capability(const gpuDeviceProp& properties) { return std::to_string(properties.major) + "." + std::to_string(properties.minor); }
+std::string capability(const gpuDeviceProp& properties) {
+  return std::to_string(properties.major) + "." + std::to_string(properties.minor);
+}
 
 }  // namespace
 
@@ -184,13 +191,16 @@ GpuList list_gpus() {
     if (has_kernels(properties))
       list.names.emplace_back(properties.name);
     else
-      list.why_none = std::string("this build has no kernels for ") + properties.name + " (compute capability " + capability(properties) + ")";
+      list.why_none =
+          std::string("this build has no kernels for ") + properties.name + " (compute capability " + capability(properties) + ")";
   }
   if (!list.names.empty()) list.why_none.clear();
   return list;
 }
 
-bool gpu_available() { return !list_gpus().names.empty(); }
+bool gpu_available() {
+  return !list_gpus().names.empty();
+}
 
 std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds timeout) {
   const auto refuse = [&](const std::string& why) {

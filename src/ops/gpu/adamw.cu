@@ -34,11 +34,14 @@ __global__ void update_elements(std::int64_t count, float* weights, const float*
 // Block sums, then their sum by one block: the order follows from the count alone.
 constexpr std::int64_t most_blocks = 1024, block_elements = 4096;
 
-std::int64_t blocks_of(std::int64_t count) { return std::clamp<std::int64_t>((count + block_elements - 1) / block_elements, 1, most_blocks); }
+std::int64_t blocks_of(std::int64_t count) {
+  return std::clamp<std::int64_t>((count + block_elements - 1) / block_elements, 1, most_blocks);
+}
 
 __global__ void square_blocks(std::int64_t count, double* partial, const float* values) {
   double sum = 0;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < count; i += static_cast<std::int64_t>(gridDim.x) * threads)
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < count;
+       i += static_cast<std::int64_t>(gridDim.x) * threads)
     sum += static_cast<double>(values[i]) * values[i];
   sum = block_reduce<Sum, threads>(sum, 0.0);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -63,12 +66,15 @@ void adamw(Stream& stream, const Tensor& weights, const Tensor& gradients, const
   for_width<float>(count, {weights.data(), gradients.data(), exp_avg.data(), exp_avg_sq.data()}, [&](auto width) {
     constexpr int W = decltype(width)::value;
     update_elements<W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(
-        count, weights.as<float>(), gradients.as<float>(), exp_avg.as<float>(), exp_avg_sq.as<float>(), step_scalars.as<float>(), constants);
+        count, weights.as<float>(), gradients.as<float>(), exp_avg.as<float>(), exp_avg_sq.as<float>(), step_scalars.as<float>(),
+        constants);
   });
   check_launch("AdamW");
 }
 
-std::size_t sum_of_squares_workspace(std::int64_t count) { return static_cast<std::size_t>(blocks_of(count)) * sizeof(double); }
+std::size_t sum_of_squares_workspace(std::int64_t count) {
+  return static_cast<std::size_t>(blocks_of(count)) * sizeof(double);
+}
 
 void sum_of_squares(Stream& stream, const Tensor& sum, const Tensor& values, void* workspace) {
   require_fp32("sum of squares", {&values});

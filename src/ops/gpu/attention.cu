@@ -13,8 +13,8 @@ struct Sums {
 
 // A tile of keys passes: `keys` and `values` [32, padded D]; a lane scores one key for each of the warp's queries.
 template <int G>
-__device__ void add_tile(Sums<G>& sums, const float* queries, const float* keys, const float* values, const Range* visible, std::int64_t first_key,
-                         float scale, int head_dim) {
+__device__ void add_tile(Sums<G>& sums, const float* queries, const float* keys, const float* values, const Range* visible,
+                         std::int64_t first_key, float scale, int head_dim) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size, row_stride = padded(head_dim);
   for (int r = 0; r < rows_of_warp; ++r) {
     // Keys of this tile that query r sees, counted from the tile's first.
@@ -44,11 +44,13 @@ __global__ void __launch_bounds__(attention_threads)
   extern __shared__ float shared[];
   const int head_dim = static_cast<int>(shape.head_dim), row_stride = padded(head_dim);
   float *const queries = shared, *const keys = queries + tile * row_stride, *const values = keys + tile * row_stride;
-  const std::int64_t tiles = (shape.query_length + tile - 1) / tile, head = blockIdx.x / tiles % shape.heads, b = blockIdx.x / tiles / shape.heads;
+  const std::int64_t tiles = (shape.query_length + tile - 1) / tile, head = blockIdx.x / tiles % shape.heads,
+                     b = blockIdx.x / tiles / shape.heads;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) % tiles * tile;
   const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
   const std::int64_t kv = b * shape.key_batch_stride + head / (shape.heads / shape.kv_heads) * shape.head_dim;
-  load_tile(queries, q + b * shape.query_length * shape.query_stride + head * shape.head_dim, shape.query_stride, first, shape.query_length, head_dim);
+  load_tile(queries, q + b * shape.query_length * shape.query_stride + head * shape.head_dim, shape.query_stride, first, shape.query_length,
+            head_dim);
 
   const Visible sight{shape, document_begin};
   Range visible[rows_of_warp];
@@ -85,11 +87,12 @@ __global__ void __launch_bounds__(attention_threads)
 AttentionShape checked(AttentionShape shape, const Tensor& document_begin) {
   BALEEN_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, shape.heads, shape.kv_heads);
   BALEEN_CHECK(shape.head_dim > 0 && shape.query_stride >= shape.head_dim && shape.key_stride >= shape.head_dim &&
-                   shape.out_stride >= shape.head_dim, shape.head_dim, shape.query_stride, shape.key_stride, shape.out_stride);
+                   shape.out_stride >= shape.head_dim,
+               shape.head_dim, shape.query_stride, shape.key_stride, shape.out_stride);
   BALEEN_CHECK(!document_begin.defined() || document_begin.elements() == shape.batch * shape.query_length, document_begin.elements());
   if (shape.head_dim > most_head_dim)
-    throw Error(ExitCode::bad_config, "attention heads of width " + std::to_string(shape.head_dim) + " are too wide for the GPU", "model.head_dim",
-                "use heads of at most " + std::to_string(most_head_dim));
+    throw Error(ExitCode::bad_config, "attention heads of width " + std::to_string(shape.head_dim) + " are too wide for the GPU",
+                "model.head_dim", "use heads of at most " + std::to_string(most_head_dim));
   if (shape.key_batch_stride == 0) shape.key_batch_stride = shape.key_length * shape.key_stride;
   return shape;
 }
@@ -106,8 +109,8 @@ void attention_forward(Stream& stream, const AttentionShape& given, const Tensor
     for_groups(shape.head_dim, [&](auto groups) {
       constexpr auto kernel = &forward_tile<T, decltype(groups)::value>;
       gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "attention's shared memory");
-      kernel<<<blocks_for(blocks, 1), attention_threads, bytes, native>>>(shape, out.as<T>(), lse.as<float>(), q.as<T>(), k.as<T>(), v.as<T>(),
-                                                                         documents_of(document_begin));
+      kernel<<<blocks_for(blocks, 1), attention_threads, bytes, native>>>(shape, out.as<T>(), lse.as<float>(), q.as<T>(), k.as<T>(),
+                                                                          v.as<T>(), documents_of(document_begin));
     });
   });
   check_launch("attention");

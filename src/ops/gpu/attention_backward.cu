@@ -19,7 +19,8 @@ template <class T>
 __global__ void row_products(AttentionShape shape, float* delta, const T* d_out, const T* out) {
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
   if (item >= shape.batch * shape.heads * shape.query_length) return;
-  const std::int64_t query = item % shape.query_length, head = item / shape.query_length % shape.heads, b = item / shape.query_length / shape.heads;
+  const std::int64_t query = item % shape.query_length, head = item / shape.query_length % shape.heads,
+                     b = item / shape.query_length / shape.heads;
   const std::int64_t at = (b * shape.query_length + query) * shape.out_stride + head * shape.head_dim;
   float sum = 0;
   for (std::int64_t i = threadIdx.x % warp_size; i < shape.head_dim; i += warp_size) sum += as_float(d_out[at + i]) * as_float(out[at + i]);
@@ -30,8 +31,8 @@ __global__ void row_products(AttentionShape shape, float* delta, const T* d_out,
 // Tiles of queries and their ∂out against the block's 32 keys: a lane has one query, a warp 4 keys.
 template <int G>
 __device__ void add_queries(float (&d_keys)[rows_of_warp][G], float (&d_values)[rows_of_warp][G], const float* keys, const float* values,
-                            const float* queries, const float* d_outs, Range visible, float lse, float delta, std::int64_t first_key, float scale,
-                            int head_dim) {
+                            const float* queries, const float* d_outs, Range visible, float lse, float delta, std::int64_t first_key,
+                            float scale, int head_dim) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size, row_stride = padded(head_dim);
   for (int r = 0; r < rows_of_warp; ++r) {
     const bool seen = first_key + r >= visible.begin && first_key + r < visible.end;
@@ -58,7 +59,8 @@ __global__ void __launch_bounds__(attention_threads) key_tile_gradients(Attentio
   const int head_dim = static_cast<int>(shape.head_dim), row_stride = padded(head_dim);
   float *const keys = shared, *const values = keys + tile * row_stride;
   float *const queries = values + tile * row_stride, *const d_outs = queries + tile * row_stride;
-  const std::int64_t tiles = (shape.key_length + tile - 1) / tile, kv_head = blockIdx.x / tiles % shape.kv_heads, b = blockIdx.x / tiles / shape.kv_heads;
+  const std::int64_t tiles = (shape.key_length + tile - 1) / tile, kv_head = blockIdx.x / tiles % shape.kv_heads,
+                     b = blockIdx.x / tiles / shape.kv_heads;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) % tiles * tile, group = shape.heads / shape.kv_heads;
   const int lane = static_cast<int>(threadIdx.x) % warp_size, own = static_cast<int>(threadIdx.x) / warp_size * rows_of_warp;
   const std::int64_t kv = b * shape.key_batch_stride + kv_head * shape.head_dim;
@@ -78,8 +80,8 @@ __global__ void __launch_bounds__(attention_threads) key_tile_gradients(Attentio
                 shape.query_length, head_dim);
       __syncthreads();
       const std::int64_t row = (b * shape.heads + head) * shape.query_length + min(query, shape.query_length - 1);
-      add_queries<G>(d_keys, d_values, keys + own * row_stride, values + own * row_stride, queries, d_outs, visible, in.lse[row], in.delta[row],
-                     first + own, shape.scale, head_dim);
+      add_queries<G>(d_keys, d_values, keys + own * row_stride, values + own * row_stride, queries, d_outs, visible, in.lse[row],
+                     in.delta[row], first + own, shape.scale, head_dim);
     }
 
   for (int r = 0; r < rows_of_warp && first + own + r < shape.key_length; ++r)
@@ -97,13 +99,15 @@ __global__ void __launch_bounds__(attention_threads) query_tile_gradients(Attent
   const int head_dim = static_cast<int>(shape.head_dim), row_stride = padded(head_dim);
   float *const keys = shared, *const values = keys + tile * row_stride;
   float *const queries = values + tile * row_stride, *const d_outs = queries + tile * row_stride;
-  const std::int64_t tiles = (shape.query_length + tile - 1) / tile, head = blockIdx.x / tiles % shape.heads, b = blockIdx.x / tiles / shape.heads;
+  const std::int64_t tiles = (shape.query_length + tile - 1) / tile, head = blockIdx.x / tiles % shape.heads,
+                     b = blockIdx.x / tiles / shape.heads;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) % tiles * tile;
   const int lane = static_cast<int>(threadIdx.x) % warp_size, own = static_cast<int>(threadIdx.x) / warp_size * rows_of_warp;
   const std::int64_t kv = b * shape.key_batch_stride + head / (shape.heads / shape.kv_heads) * shape.head_dim;
   const std::int64_t query_at = b * shape.query_length * shape.query_stride + head * shape.head_dim;
   load_tile(queries, in.q + query_at, shape.query_stride, first, shape.query_length, head_dim);
-  load_tile(d_outs, in.d_out + b * shape.query_length * shape.out_stride + head * shape.head_dim, shape.out_stride, first, shape.query_length, head_dim);
+  load_tile(d_outs, in.d_out + b * shape.query_length * shape.out_stride + head * shape.head_dim, shape.out_stride, first,
+            shape.query_length, head_dim);
 
   const Visible sight{shape, in.document_begin};
   float d_queries[rows_of_warp][G] = {}, lse[rows_of_warp] = {}, delta[rows_of_warp] = {};
@@ -167,9 +171,9 @@ std::size_t attention_backward_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch * shape.heads * shape.query_length) * sizeof(float);
 }
 
-void attention_backward(Stream& stream, const AttentionShape& given, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v, const Tensor& d_out,
-                        const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& document_begin,
-                        void* workspace) {
+void attention_backward(Stream& stream, const AttentionShape& given, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v,
+                        const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                        const Tensor& document_begin, void* workspace) {
   const AttentionShape shape = checked(given, document_begin);
   auto* delta = static_cast<float*>(workspace);
   const gpuStream_t native = native_stream(stream);
@@ -178,8 +182,7 @@ void attention_backward(Stream& stream, const AttentionShape& given, const Tenso
     if (const std::int64_t rows = shape.batch * shape.heads * shape.query_length; rows > 0)
       row_products<T><<<blocks_for(rows, warps), attention_threads, 0, native>>>(shape, delta, d_out.as<T>(), out.as<T>());
     check_launch("attention backward");
-    const Inputs<T> in{d_out.as<T>(), q.as<T>(),       k.as<T>(), v.as<T>(), out.as<T>(),
-                       lse.as<float>(), delta, documents_of(document_begin)};
+    const Inputs<T> in{d_out.as<T>(), q.as<T>(), k.as<T>(), v.as<T>(), out.as<T>(), lse.as<float>(), delta, documents_of(document_begin)};
     launch<T>(native, shape, in, d_q.as<T>(), d_k.as<T>(), d_v.as<T>());
   });
   check_launch("attention backward");

@@ -1,6 +1,6 @@
 // What the halves of attention share. Simple kernels in fp32: a block has 32 rows (queries or keys) and walks over tiles of 32 of the other
-// kind; a warp owns 4 of its rows and holds their sums in registers, a lane has every 32nd column. Scores exist for one tile at a time, a lane
-// a column of the tile.
+// kind; a warp owns 4 of its rows and holds their sums in registers, a lane has every 32nd column. Scores exist for one tile at a time, a
+// lane a column of the tile.
 #pragma once
 
 #include "ops/attention.h"
@@ -28,8 +28,12 @@ struct Visible {
 };
 
 // Rows of a tile in shared memory are an odd number of words apart, so that a column of it touches every bank.
-__host__ __device__ inline int padded(std::int64_t head_dim) { return static_cast<int>(head_dim) | 1; }
-inline std::size_t tile_floats(std::int64_t head_dim) { return static_cast<std::size_t>(tile) * static_cast<std::size_t>(padded(head_dim)); }
+__host__ __device__ inline int padded(std::int64_t head_dim) {
+  return static_cast<int>(head_dim) | 1;
+}
+inline std::size_t tile_floats(std::int64_t head_dim) {
+  return static_cast<std::size_t>(tile) * static_cast<std::size_t>(padded(head_dim));
+}
 
 // to [32, padded D] = rows [first, first + 32) of `from`, zeros beyond `end`.
 template <class T>

@@ -79,7 +79,9 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
 
 }  // namespace
 
-std::size_t cross_entropy_workspace(std::int64_t rows) { return static_cast<std::size_t>(rows) * sizeof(float); }
+std::size_t cross_entropy_workspace(std::int64_t rows) {
+  return static_cast<std::size_t>(rows) * sizeof(float);
+}
 
 void cross_entropy_forward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, void* workspace) {
   cross_entropy(stream, loss_sum, logits, targets, nullptr, workspace);

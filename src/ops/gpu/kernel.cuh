@@ -30,16 +30,24 @@ __device__ void store(T* to, const Pack<T, W>& values) {
   *reinterpret_cast<Pack<T, W>*>(to) = values;
 }
 
-__host__ __device__ inline float as_float(float value) { return value; }
-__host__ __device__ inline float as_float(BFloat16 value) { return to_float(value); }
+__host__ __device__ inline float as_float(float value) {
+  return value;
+}
+__host__ __device__ inline float as_float(BFloat16 value) {
+  return to_float(value);
+}
 template <class T>
 __device__ T rounded(float value) {
-  if constexpr (std::is_same_v<T, float>) return value;
-  else return to_bfloat16(value);
+  if constexpr (std::is_same_v<T, float>)
+    return value;
+  else
+    return to_bfloat16(value);
 }
 
 // NaN as a value that was never computed.
-__device__ inline float not_a_number() { return __int_as_float(0x7fc00000); }
+__device__ inline float not_a_number() {
+  return __int_as_float(0x7fc00000);
+}
 
 struct Sum {
   template <class V>

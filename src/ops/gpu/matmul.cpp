@@ -21,10 +21,16 @@ void blas_check(gpublasStatus_t status, const char* call) {
                 "run again; if it stays, report it with the command and config");
 }
 
-std::int64_t rows_of(const Matrix& m) { return m.transposed ? m.columns : m.rows; }
-std::int64_t columns_of(const Matrix& m) { return m.transposed ? m.rows : m.columns; }
+std::int64_t rows_of(const Matrix& m) {
+  return m.transposed ? m.columns : m.rows;
+}
+std::int64_t columns_of(const Matrix& m) {
+  return m.transposed ? m.rows : m.columns;
+}
 // The stride of a single row is never used; the library wants one that is not too small.
-std::int64_t stride_of(const Matrix& m) { return m.rows == 1 ? m.columns : m.stride; }
+std::int64_t stride_of(const Matrix& m) {
+  return m.rows == 1 ? m.columns : m.stride;
+}
 
 // Bytes that an address is surely a multiple of, as the library asks: powers of two up to 256.
 std::uint32_t alignment_of(const void* data) {
@@ -76,12 +82,14 @@ class Product {
     prefer(gpublas_pref_align_c, alignment_of(out.data));
     prefer(gpublas_pref_align_d, alignment_of(out.data));
     int found = 0;
-    blas_check(blas.heuristic(handle, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(), preference.get(), 1, &method_, &found),
-               "choosing a method");
+    blas_check(
+        blas.heuristic(handle, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(), preference.get(), 1, &method_, &found),
+        "choosing a method");
     BALEEN_CHECK(found == 1, "no method for the product", rows_of(out), columns_of(out), columns_of(a));
   }
 
-  void execute(gpublasLtHandle_t handle, gpuStream_t stream, void* out, const void* a, const void* b, bool accumulate, void* workspace) const {
+  void execute(gpublasLtHandle_t handle, gpuStream_t stream, void* out, const void* a, const void* b, bool accumulate,
+               void* workspace) const {
     const float one = 1.0f, before = accumulate ? 1.0f : 0.0f;
     blas_check(gpu_blas().matmul(handle, description_.get(), &one, b, b_.get(), a, a_.get(), &before, out, out_.get(), out, out_.get(),
                                  &method_.algo, workspace, matmul_workspace, stream),
@@ -104,8 +112,8 @@ class Product {
 using ProductKey = std::array<std::int64_t, 11>;
 
 ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b) {
-  return {rows_of(out),   columns_of(out), columns_of(a),           stride_of(a),           stride_of(b),
-          stride_of(out), a.transposed,    b.transposed,            alignment_of(a.data),   alignment_of(b.data), alignment_of(out.data)};
+  return {rows_of(out), columns_of(out), columns_of(a),        stride_of(a),         stride_of(b),          stride_of(out),
+          a.transposed, b.transposed,    alignment_of(a.data), alignment_of(b.data), alignment_of(out.data)};
 }
 
 struct ProductKeyHash {

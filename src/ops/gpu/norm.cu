@@ -11,7 +11,8 @@ constexpr int threads = 256;
 
 // A block has one row of x [rows, C]; delta and residual are both null or both there.
 template <class T, int W>
-__global__ void forward_row(std::int64_t columns, T* out, T* residual, float* rstd, const T* x, const T* delta, const T* weight, float eps) {
+__global__ void forward_row(std::int64_t columns, T* out, T* residual, float* rstd, const T* x, const T* delta, const T* weight,
+                            float eps) {
   const std::int64_t at = blockIdx.x * columns;
   float squares = 0;
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
@@ -37,7 +38,8 @@ __global__ void forward_row(std::int64_t columns, T* out, T* residual, float* rs
 
 // With x̂ = x · rstd and g = weight · d_out, the gradient of a row is rstd · (g - x̂ · mean(g · x̂)); it is added to d_residual, if there.
 template <class T, int W>
-__global__ void backward_row(std::int64_t columns, T* d_x, const T* d_out, const T* d_residual, const T* x, const float* rstd, const T* weight) {
+__global__ void backward_row(std::int64_t columns, T* d_x, const T* d_out, const T* d_residual, const T* x, const float* rstd,
+                             const T* weight) {
   const std::int64_t at = blockIdx.x * columns;
   float products = 0;
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
@@ -61,7 +63,9 @@ __global__ void backward_row(std::int64_t columns, T* d_x, const T* d_out, const
 // The weight's gradient: rows are cut into chunks, a function of their number alone, whose sums a second kernel adds in order.
 constexpr int strip = 32, lanes = 8;  // a block: 32 columns, each summed by 8 threads
 
-std::int64_t chunks_of(std::int64_t rows) { return std::clamp<std::int64_t>(rows / 64, 1, 64); }
+std::int64_t chunks_of(std::int64_t rows) {
+  return std::clamp<std::int64_t>(rows / 64, 1, 64);
+}
 
 template <class T>
 __global__ void weight_chunks(std::int64_t rows, std::int64_t columns, float* partial, const T* d_out, const T* x, const float* rstd) {
@@ -110,7 +114,8 @@ void rms_norm_forward(Stream& stream, const Tensor& out, const Tensor& residual,
 void rms_norm_backward_input(Stream& stream, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
                              const Tensor& rstd, const Tensor& weight) {
   const std::int64_t rows = rstd.elements(), columns = weight.elements();
-  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows, columns);
+  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows,
+               columns);
   BALEEN_CHECK(!d_residual.defined() || d_residual.elements() == x.elements(), d_residual.elements(), x.elements());
   if (rows == 0) return;
   for_element_type(x.dtype(), "RMSNorm", [&](auto zero) {

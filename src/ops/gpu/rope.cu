@@ -29,7 +29,8 @@ void rope(Stream& stream, const Tensor& x, std::int64_t row_stride, const Tensor
   require_fp32("RoPE", {&cosines, &sines});
   BALEEN_CHECK(x.dims() == 3 && x.size(2) % 2 == 0, x.dims(), x.size(2));
   const std::int64_t tokens = x.size(0), heads = x.size(1), half = x.size(2) / 2, pairs = tokens * heads * half;
-  BALEEN_CHECK(cosines.size(-1) == half && sines.size(-1) == half && cosines.size(0) == sines.size(0), cosines.size(-1), sines.size(-1), half);
+  BALEEN_CHECK(cosines.size(-1) == half && sines.size(-1) == half && cosines.size(0) == sines.size(0), cosines.size(-1), sines.size(-1),
+               half);
   BALEEN_CHECK(positions.elements() == tokens && row_stride >= heads * half * 2, positions.elements(), tokens, row_stride);
   if (pairs == 0) return;
   for_element_type(x.dtype(), "RoPE", [&](auto zero) {

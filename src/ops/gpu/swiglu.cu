@@ -6,7 +6,9 @@ namespace {
 
 constexpr int threads = 256;
 
-__device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
 
 // A thread has W elements of one row: out [rows, F], gate_up [rows, 2F].
 template <class T, int W>
@@ -67,7 +69,7 @@ void swiglu_backward(Stream& stream, const Tensor& d_gate_up, const Tensor& d_ou
     for_width<T>(columns, {d_gate_up.data(), d_out.data(), gate_up.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
       backward_elements<T, W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, columns, d_gate_up.as<T>(),
-                                                                                                    d_out.as<T>(), gate_up.as<T>());
+                                                                                                     d_out.as<T>(), gate_up.as<T>());
     });
   });
   check_launch("SwiGLU backward");
