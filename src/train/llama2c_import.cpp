@@ -15,7 +15,7 @@
 #include "comm/connect.h"
 #include "data/foreign_file.h"
 #include "data/tokenizer/tokenizer.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "train/training_checkpoint.h"
 
 namespace baleen {
@@ -138,7 +138,7 @@ void import_llama2c(const std::filesystem::path& file, const std::string& tokeni
   if (!checkpoint::list_checkpoints(out).empty())
     throw Error(ExitCode::bad_config, "the folder holds checkpoints already", out.string(), "give --out another folder, or delete this one");
   const auto device = create_cpu_device();
-  UnitStorage units(*device, llama_units(config), 1, StorageKind::training);  // moments are zero
+  UnitStorage units(*device, model_units(config), 1, StorageKind::training);  // moments are zero
   fill_weights(config, mapped.bytes().data() + header_bytes, units);
   const auto world = connect_world(RankEnvironment{}, std::chrono::seconds(60));
   const auto axis = world->create_communicator({0}, "dp");

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "gpu/support.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "model/rope_table.h"
 #include "model/stage.h"
 #include "ops/adamw.h"
@@ -35,7 +35,7 @@ class Model {
  public:
   Model(Side& side, const ModelConfig& config, std::int64_t batch, std::int64_t length, const std::vector<Floats>& weights,
         const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& targets)
-      : side_(side), units_(side.device(), llama_units(config), 1, StorageKind::training), stage_(config, units_) {
+      : side_(side), units_(side.device(), model_units(config), 1, StorageKind::training), stage_(config, units_) {
     const std::int64_t tokens = batch * length, half = config.head_dim / 2;
     const RopeTable table = make_rope_table(config, length);
     std::vector<std::int32_t> positions;
@@ -112,7 +112,7 @@ class GpuStage : public OnBothDevices {
  protected:
   void run(const ModelConfig& config, std::int64_t batch, std::int64_t length) {
     std::vector<Floats> weights;
-    for (const UnitDescription& unit : llama_units(config))
+    for (const UnitDescription& unit : model_units(config))
       for (const ParameterDescription& parameter : unit.parameters) {
         weights.push_back(random(parameter.elements(), parameter.shape.size() == 1 ? 0.1f : 0.05f));
         if (parameter.shape.size() == 1)

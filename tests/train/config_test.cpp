@@ -64,8 +64,10 @@ TEST(Config, EveryFamilyReadsBackTheSame) {
     const std::string model = fmt::format("[model]\narchitecture = \"{}\"\n{}", architecture, architecture == "gpt2" ? gpt2_sizes : sizes);
     Config config = parse_config(model + "[training]\nsequence_length = 16\n", "x.toml", {});
     resolve_model(config, 0);
+    resolve_layout(config, 1);
     Config again = parse_config(config_toml(config), "y.toml", {});
     resolve_model(again, 0);
+    resolve_layout(again, 1);
     EXPECT_EQ(config_toml(again), config_toml(config));
     EXPECT_EQ(again.model.architecture, architecture);
     EXPECT_EQ(again.model.parameters(), config.model.parameters());
