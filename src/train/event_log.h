@@ -2,7 +2,7 @@
 //
 // A file is a sequence of records (u64 length, masked CRC-32C of the length, data, masked CRC-32C of the data), each record one Event of
 // tensorflow/core/util/event.proto. Three messages with seven fields are all that is needed, and are encoded here by hand: that takes fewer
-// lines than building with protoc, and keeps a second libprotobuf out of the process (docs/decisions/tensorboard-by-hand.md).
+// lines than building with protoc, and keeps a second libprotobuf out of the process (docs/decisions/004-tensorboard-events-by-hand.md).
 #pragma once
 
 #include <cstdio>
