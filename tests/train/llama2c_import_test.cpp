@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "model/llama_parameters.h"
+#include "model/family.h"
 #include "train/model_folder.h"
 
 namespace baleen {
@@ -66,7 +66,7 @@ TEST_F(Llama2cImport, EveryWeightGoesToItsPlace) {
     EXPECT_EQ(opened.config().num_key_value_heads, kv_heads);
     EXPECT_DOUBLE_EQ(opened.config().rms_norm_eps, 1e-5);
     const auto device = create_cpu_device();
-    UnitStorage units(*device, llama_units(opened.config()), 1, StorageKind::inference);
+    UnitStorage units(*device, model_units(opened.config()), 1, StorageKind::inference);
     opened.load_weights(units);
     // First number of the tensor `name`, and its value in row r.
     const auto at = [&](const std::string& name, std::int64_t row = 0, std::int64_t columns = width) {
