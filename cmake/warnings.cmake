@@ -1,6 +1,9 @@
 # What every target of the project compiles with.
 add_library(baleen_options INTERFACE)
 target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor>)
+if(BALEEN_PRECOMPILE)
+  target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
+endif()
 # A product summed in another order has other bits: no -ffast-math anywhere. Contraction to FMA is allowed (GCC's default outside ISO
 # mode) but CMAKE_CXX_EXTENSIONS OFF selects ISO, so say it.
 target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=fast>)

@@ -43,8 +43,6 @@ void configure(int rank, int world) {
 
 void add_file(const std::string& path) {
   auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
-  const auto level = logger()->sinks().front()->level();
-  (void)level;
   sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %L %v");
   logger()->sinks().push_back(std::move(sink));
 }

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/connect.h"
 #include "launch/launcher.h"
+#include "ops/threads.h"
 
 namespace baleen::cli {
 
@@ -36,6 +38,9 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
     return outcome.exit_code;
   }
   log::configure(environment.rank, environment.size);
+  const int local_ranks = environment.local_size > 0 ? environment.local_size : environment.size;
+  // Every rank of this machine its share of the cores, whoever started it.
+  ops::set_threads(command.threads > 0 ? command.threads : std::max(1, available_cores() / local_ranks));
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
   const std::unique_ptr<World> world = connect_world(environment, timeout);
   try {

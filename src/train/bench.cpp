@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "base/rng.h"
+#include "train/data_parallel.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -39,12 +39,8 @@ class RandomBatches : public BatchSource {
 }  // namespace
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto axis = world.create_communicator(ranks, "dp");
-  Engine engine({config.model, config.training.micro_batch_size, config.training.sequence_length, static_cast<int>(config.training.threads),
-                 StorageKind::training, config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum},
-                *axis);
+  const auto axis = create_data_axis(world, world.size());
+  Engine engine(training_engine_options(config), *axis);
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
   engine.units().initialize_weights(config.training.seed);
   const RandomBatches batches(config);

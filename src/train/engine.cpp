@@ -19,7 +19,7 @@ Engine::Engine(const EngineOptions& options, Communicator& axis)
       stage_(options.model, units_),
       reduction_(axis, units_, options.reduction),
       context_{*stream_, scratch_} {
-  ops::set_threads(options.threads);
+  if (options.threads > 0) ops::set_threads(options.threads);
   plan_memory();
 
   // The micro-batch and the tables live as long as the engine.

@@ -17,7 +17,7 @@ namespace baleen {
 struct EngineOptions {
   ModelConfig model;  // resolved
   std::int64_t micro_batch_size = 1, sequence_length = 0;
-  int threads = 0;  // 0: all cores this process may use
+  int threads = 0;  // OpenMP threads; 0: as many as the calling thread has set already
   StorageKind storage = StorageKind::training;
   ReduceOp reduction = ReduceOp::sum;
 };
@@ -35,7 +35,7 @@ class Engine {
 
   UnitStorage& units() { return units_; }
   const UnitStorage& units() const { return units_; }
-  Device& device() { return *device_; }
+  Device& device() const { return *device_; }
   ops::Context& context() { return context_; }
   Communicator& axis() { return axis_; }
 

@@ -11,28 +11,15 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/directory.h"
+#include "ops/threads.h"
 #include "sharding/replica_check.h"
+#include "train/data_parallel.h"
 #include "train/evaluation.h"
 
 namespace baleen {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::unique_ptr<Communicator> data_axis(World& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-  for (int rank = 0; rank < world.size(); ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
-  return world.create_communicator(ranks, "dp");
-}
-
-EngineOptions engine_options(const Config& config) {
-  return {config.model,
-          config.training.micro_batch_size,
-          config.training.sequence_length,
-          static_cast<int>(config.training.threads),
-          StorageKind::training,
-          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum};
-}
 
 }  // namespace
 
@@ -53,8 +40,8 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
-      axis_(data_axis(world)),
-      engine_(engine_options(config_), *axis_),
+      axis_(create_data_axis(world, config_.parallelism.data)),
+      engine_(training_engine_options(config_), *axis_),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
   prepare_run_directory();
   if (data_.train != nullptr)
@@ -114,8 +101,8 @@ void Trainer::log_start() const {
   const TrainingConfig& t = config_.training;
   log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(engine_.units().parameter_count()) / 1e6,
             config_.model.vocab_size);
-  log::info("layout: {} ranks, data parallel {}, backend {}; {}", world_.size(), config_.parallelism.data, world_.backend(),
-            const_cast<Engine&>(engine_).device().description());
+  log::info("layout: {} ranks of {} threads, data parallel {}, backend {}; {}", world_.size(), ops::threads(), config_.parallelism.data,
+            world_.backend(), engine_.device().description());
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
             t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }

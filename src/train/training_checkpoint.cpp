@@ -26,6 +26,7 @@ std::vector<Piece> owned_pieces(const UnitStorage& units, int rank) {
   std::vector<Piece> pieces;
   for (const ParameterId id : units.parameters()) {
     const ParameterDescription& parameter = units.parameter(id);
+    BALEEN_CHECK(parameter.trainable, "a frozen parameter has no owner yet", parameter.name);
     const SliceRange slice = units.layout(id.unit).slice(rank);
     const std::size_t offset = units.layout(id.unit).offset(id.index), elements = static_cast<std::size_t>(parameter.elements());
     const std::size_t begin = std::max(slice.begin, offset), end = std::min(slice.end, offset + elements);

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "ops/cross_entropy.h"
 #include "optim/global_norm.h"
+#include "train/data_parallel.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -58,11 +59,6 @@ std::int64_t batch_sequences(const Config& config, const std::vector<ParallelLay
   multiple *= config.training.micro_batch_size;
   const std::int64_t wanted = std::max(2 * widest * config.training.micro_batch_size, std::min<std::int64_t>(config.training.global_batch_size, 64));
   return (wanted + multiple - 1) / multiple * multiple;
-}
-
-EngineOptions engine_options(const Config& config, int threads) {
-  return {config.model, config.training.micro_batch_size, config.training.sequence_length, threads, StorageKind::training,
-          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum};
 }
 
 struct Measured {
@@ -132,12 +128,11 @@ double relative(double value, double reference) {
 
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts) {
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
-  const int threads = static_cast<int>(config.training.threads);
   VerifyReport report;
   std::vector<std::vector<float>> reference;
-  const auto alone = world.create_communicator(world.rank() == 0 ? std::vector<int>{0} : std::vector<int>{}, "reference");
+  const auto alone = create_data_axis(world, 1);
   if (alone != nullptr) {
-    Engine engine(engine_options(config, threads), *alone);
+    Engine engine(training_engine_options(config), *alone);
     const Measured measured = run_layout(engine, config, batch);
     report.reference_loss = measured.loss;
     report.reference_grad_norm = measured.grad_norm;
@@ -147,14 +142,11 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
     }
   }
   for (const ParallelLayout& layout : layouts) {
-    std::vector<int> ranks(static_cast<std::size_t>(layout.dp));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    const bool member = world.rank() < layout.dp;
-    const auto axis = world.create_communicator(member ? ranks : std::vector<int>{}, "dp");
-    if (!member) continue;
+    const auto axis = create_data_axis(world, layout.dp);
+    if (axis == nullptr) continue;
     LayoutResult result;
     result.layout = layout;
-    Engine engine(engine_options(config, threads), *axis);
+    Engine engine(training_engine_options(config), *axis);
     const Measured measured = run_layout(engine, config, batch);
     double norm = report.reference_grad_norm;
     axis->broadcast(&norm, 1, DType::f64, 0).wait();

@@ -1,4 +1,5 @@
 // `baleen train` as a user types it: metrics, checkpoints, resume, text from the result.
+#include <sched.h>
 #include <signal.h>
 
 #include <cmath>
@@ -91,6 +92,23 @@ TEST_F(Train, NoStepsNeedNoDataAndWriteTheInitialWeights) {
       train("initial", {"--set", "training.steps=0", "--set", "data.train=", "--set", "data.validation=", "--set", "model.vocab_size=257"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   EXPECT_TRUE(std::filesystem::exists(folder / "initial/checkpoints/step_00000000/manifest.json"));
+}
+
+TEST_F(Train, RanksShareTheCores) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  const auto expect_threads = [&](const CommandResult& result, int ranks, int threads) {
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_NE(result.error.find(std::to_string(ranks) + " ranks of " + std::to_string(threads) + " threads"), std::string::npos) << result.error;
+  };
+  const std::vector<std::string> two{"--ranks", "2", "--set", "training.steps=1"};
+  auto with = [&](const char* threads) {
+    std::vector<std::string> all = two;
+    all.insert(all.end(), {"--set", std::string("training.threads=") + threads});
+    return all;
+  };
+  expect_threads(train("share", with("0")), 2, std::max(1, CPU_COUNT(&cores) / 2));
+  expect_threads(train("three", with("3")), 2, 3);
 }
 
 TEST_F(Train, AvgEqualsSumWithScaling) {

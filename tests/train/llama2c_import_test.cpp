@@ -100,7 +100,9 @@ TEST_F(Llama2cImport, EveryWeightGoesToItsPlace) {
     expect_layers("mlp.up_proj", hidden * width);
     EXPECT_EQ(at("model.norm.weight"), place);
     place += width + positions * head_dim;
-    if (!tied) EXPECT_EQ(at("lm_head.weight"), place);
+    if (!tied) {
+      EXPECT_EQ(at("lm_head.weight"), place);
+    }
   }
 }
 

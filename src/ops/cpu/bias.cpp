@@ -6,6 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/bias.cpp"
 #include <hwy/foreach_target.h>
+#include "ops/cpu/column_sums-inl.h"
 #include "ops/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,28 +17,11 @@ void BiasAddRows(std::int64_t rows, std::size_t columns, std::size_t stride, flo
     ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR { StoreVec(hn::Add(LoadVec(y + i, width), LoadVec(bias + i, width)), y + i, width); });
 }
 
-// d_bias of columns [0, count) += Σ over all rows; pointers stand at the first of the columns. Two levels of sums, 8 rows at a time, keep
-// the rounding error near that of a pairwise sum; nothing in the order depends on the columns' split.
+// d_bias of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements apart.
 void BiasBackwardColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_bias, const float* d_y) {
-  const FloatTag d;
-  constexpr std::size_t strip = 1024;
-  constexpr std::int64_t block = 8;
-  HWY_ALIGN float totals[strip + HWY_MAX_BYTES / sizeof(float)];
-  for (std::size_t begin = 0; begin < count; begin += strip) {
-    const std::size_t width_of_strip = HWY_MIN(strip, count - begin);
-    ForVectors(width_of_strip, [&](std::size_t i, auto) HWY_ATTR { hn::Store(hn::Zero(d), d, totals + i); });
-    for (std::int64_t first = 0; first < rows; first += block) {
-      const std::int64_t last = HWY_MIN(first + block, rows);
-      ForVectors(width_of_strip, [&](std::size_t i, auto width) HWY_ATTR {
-        FloatVec sum = hn::Zero(d);
-        for (std::int64_t row = first; row < last; ++row) sum = hn::Add(LoadVec(d_y + static_cast<std::size_t>(row) * stride + begin + i, width), sum);
-        hn::Store(hn::Add(hn::Load(d, totals + i), sum), d, totals + i);
-      });
-    }
-    ForVectors(width_of_strip, [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Add(LoadVec(d_bias + begin + i, width), hn::Load(d, totals + i)), d_bias + begin + i, width);
-    });
-  }
+  AddColumnSums(rows, count, d_bias, [&](std::size_t row, std::size_t column, auto width, FloatVec sum) HWY_ATTR {
+    return hn::Add(LoadVec(d_y + row * stride + column, width), sum);
+  });
 }
 
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
