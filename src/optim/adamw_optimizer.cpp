@@ -20,10 +20,12 @@ void AdamWOptimizer::step(ops::Context& context, std::int64_t step, double learn
   for (const ParameterId id : units_.parameters()) {
     const ParameterDescription& parameter = units_.parameter(id);
     if (!parameter.trainable) continue;
+    const SliceRange range = units_.part(id, units_.updated(id.unit));
+    if (range.size() == 0) continue;
     constants.weight_decay = parameter.decays() ? static_cast<float>(config_.weight_decay) : 0.0f;
-    const std::int64_t count = parameter.elements();
-    ops::adamw(context, units_.weight(id).reshape({count}), units_.gradient(id).reshape({count}), units_.exp_avg(id).reshape({count}),
-               units_.exp_avg_sq(id).reshape({count}), step_scalars, constants);
+    const auto of = [&](const Tensor& flat) { return units_.of_updated(flat, id, range); };
+    ops::adamw(context, of(units_.master(id.unit)), of(units_.updated_gradients(id.unit)), of(units_.exp_avg(id.unit)), of(units_.exp_avg_sq(id.unit)),
+               step_scalars, constants);
   }
 }
 
