@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "checkpoint/strict_json.h"
+#include "base/json.h"
 
 namespace baleen::checkpoint {
 namespace {
