@@ -90,6 +90,13 @@ const StoredTensor& CheckpointReader::checked_tensor(Source& source) {
   return tensor;
 }
 
+DType CheckpointReader::dtype(const std::string& name, StateKind kind) const {
+  const auto found = sources_.find({name, kind});
+  BALEEN_CHECK(found != sources_.end() && !found->second.empty(), name);
+  const Source& source = found->second.front();
+  return manifest_.files[source.file].entries[source.entry].type == StoredType::BF16 ? DType::bf16 : DType::f32;
+}
+
 void CheckpointReader::read(const Placement& wanted, float* out) {
   const std::string problem = placement_problem(wanted);
   BALEEN_CHECK(problem.empty(), problem);

@@ -1,4 +1,6 @@
 // Dispatches a command, and turns an Error into a message and an exit code.
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <new>
 #include <string>
@@ -18,6 +20,14 @@ int fail(ExitCode code, const char* message) {
   return static_cast<int>(code);
 }
 
+// Every token file of a run stays open, on every rank.
+void allow_many_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::string>& command_line) {
   return std::visit(
       [&](const auto& chosen) -> int {
@@ -35,6 +45,7 @@ int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::str
 }  // namespace
 
 int main(int argc, char** argv) {
+  allow_many_files();
   try {
     const auto parsed = baleen::cli::parse_command_line(argc, argv);
     if (parsed.exit_code >= 0) return parsed.exit_code;

@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "e2e/training_fixture.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {
@@ -29,8 +29,7 @@ bool all_gone(const std::vector<pid_t>& processes) {
 TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   const std::size_t segments = shared_memory_segments();
   Command command(baleen_arguments(train_arguments("run", {"--ranks", "3", "--set", "training.steps=1000000", "--set", "training.global_batch_size=6"})));
-  while (command.running() && rows("run").size() < 5) {
-  }
+  wait_for_rows(command, "run", 5);
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks[1], SIGKILL);
@@ -44,8 +43,7 @@ TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
 
 TEST_F(KilledRun, KilledLauncherTakesItsRanksAlong) {
   Command command(baleen_arguments(train_arguments("run", {"--ranks", "2", "--set", "training.steps=1000000"})));
-  while (command.running() && rows("run").size() < 5) {
-  }
+  wait_for_rows(command, "run", 5);
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 2u);
   command.signal(SIGKILL);
