@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <string>
 #include <variant>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "launch/rank_environment.h"
 
 namespace {
 
@@ -18,6 +20,18 @@ using baleen::ExitCode;
 int fail(ExitCode code, const char* message) {
   std::fprintf(stderr, "baleen: %s\n", message);
   return static_cast<int>(code);
+}
+
+// Of a rank that our own launcher started the message names it; where it ends only because another one failed, one line is enough: the
+// launcher has the last word and names the first to fail.
+int fail(const Error& error) {
+  const char* rank = std::getenv(baleen::rank_variable);
+  if (rank == nullptr) return fail(error.code(), error.what());
+  if (error.code() == ExitCode::rank_failed)
+    std::fprintf(stderr, "baleen, rank %s ends: %s (%s)\n", rank, error.what_is_wrong().c_str(), error.where().c_str());
+  else
+    std::fprintf(stderr, "baleen, rank %s: %s\n", rank, error.what());
+  return static_cast<int>(error.code());
 }
 
 // Every token file of a run stays open, on every rank.
@@ -51,7 +65,7 @@ int main(int argc, char** argv) {
     if (parsed.exit_code >= 0) return parsed.exit_code;
     return dispatch(parsed.arguments, std::vector<std::string>(argv, argv + argc));
   } catch (const Error& error) {
-    return fail(error.code(), error.what());
+    return fail(error);
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::out_of_memory, "out of memory on the host\n  what to do: use a smaller micro_batch_size, or more ranks");
   } catch (const std::exception& error) {

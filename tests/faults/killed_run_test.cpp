@@ -35,8 +35,11 @@ TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   kill(ranks[1], SIGKILL);
   const CommandResult result = command.wait(std::chrono::seconds(15));
   EXPECT_EQ(result.exit_code, 4) << result.error;
-  EXPECT_NE(result.error.find("rank 1"), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("SIGKILL"), std::string::npos) << result.error;
+  // The last word names the first to fail, and how; the others say one line each.
+  const std::string last = "\nbaleen: the first failure: rank 1 was killed by SIGKILL (the out-of-memory killer or a person)\n";
+  EXPECT_TRUE(result.error.ends_with(last)) << result.error;
+  EXPECT_NE(result.error.find("\nbaleen, rank 0 ends: rank 1 was killed by SIGKILL"), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("what to do"), std::string::npos) << result.error;
   EXPECT_TRUE(all_gone(ranks));
   EXPECT_EQ(shared_memory_segments(), segments);
 }
