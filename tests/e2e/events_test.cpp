@@ -1,4 +1,7 @@
 // TensorBoard's events of a run say what its metrics.jsonl says.
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/training_fixture.h"
 #include "support/event_reader.h"
 

@@ -6,6 +6,9 @@
 #include <set>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {

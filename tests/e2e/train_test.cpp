@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {
