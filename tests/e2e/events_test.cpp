@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "support/training_fixture.h"
 #include "support/event_reader.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <cmath>
-
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
