@@ -23,7 +23,7 @@ struct TrainingConfig {
   std::int64_t sequence_length = 0;
   std::int64_t micro_batch_size = 1;   // sequences
   std::int64_t global_batch_size = 0;  // sequences; 0 in input: micro_batch_size · data ranks
-  std::string dtype = "fp32";          // compute
+  std::string dtype = "bf16";          // compute
   std::string device = "auto";
   std::int64_t threads = 0;  // 0: cores / local ranks
   std::uint64_t seed = 1234;

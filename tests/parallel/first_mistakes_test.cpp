@@ -79,6 +79,7 @@ LayoutResult verify_with(Mistake mistake, std::int64_t zero) {
   Config config;
   config.model = untied_llama();
   config.training.sequence_length = length;
+  config.training.dtype = "fp32";
   config.training.global_batch_size = global_batch;
   config.comm.gradient_reduction = "avg";
   LayoutResult result;
