@@ -82,6 +82,7 @@ TEST(Matmul, HalvesAreMultipliedInFp32AndRoundedOnce) {
   constexpr std::int64_t padding = 3;
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {33, 1, 8}, {7, 61, 19}, {530, 25, 40}, {21, 1040, 1100}})
     for (int kind = 0; kind < 16; ++kind) {
+      if (k > 1000 && kind % 5 != 0) continue;  // of the large one: each operand both ways round, summed and not
       const bool a_transposed = (kind & 1) != 0, b_transposed = (kind & 2) != 0, accumulate = (kind & 4) != 0,
                  out_transposed = (kind & 8) != 0;
       const auto rows_of = [](bool transposed, std::int64_t rows, std::int64_t columns) { return transposed ? columns : rows; };
