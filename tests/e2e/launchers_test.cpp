@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
-#include "e2e/training_fixture.h"
+#include "base/json.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {
