@@ -19,7 +19,6 @@ void refuse_missing_features(const Config& config) {
     if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
   };
   refuse(config.training.device == "gpu", "training.device = \"gpu\"", "set training.device = \"cpu\" or \"auto\"");
-  refuse(config.training.recompute != "none", "training.recompute", "set training.recompute = \"none\"");
   refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",

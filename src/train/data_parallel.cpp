@@ -32,7 +32,10 @@ EngineOptions training_engine_options(const Config& config) {
           config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum,
           static_cast<int>(config.parallelism.zero),
           config.training.dtype == "bf16" ? DType::bf16 : DType::f32,
-          config.state_dtype == "bf16" ? DType::bf16 : DType::f32};
+          config.state_dtype == "bf16" ? DType::bf16 : DType::f32,
+          config.training.recompute == "full"        ? Recompute::full
+          : config.training.recompute == "selective" ? Recompute::selective
+                                                     : Recompute::none};
 }
 
 }  // namespace baleen

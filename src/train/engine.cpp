@@ -28,7 +28,7 @@ Engine::Engine(const EngineOptions& options, const DataGroup& group)
       device_(create_cpu_device()),
       stream_(device_->create_stream()),
       units_(*device_, model_units(options.model), storage_options(options, group)),
-      stage_(options.model, units_),
+      stage_(options.model, units_, options.recompute),
       sharding_(group, units_, options.reduction),
       context_{*stream_, scratch_} {
   if (options.threads > 0) ops::set_threads(options.threads);

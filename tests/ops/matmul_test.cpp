@@ -78,10 +78,11 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulShapes, ::testing::ValuesIn(shapes()), [](co
 
 // bf16 against the fp32 product of the same numbers, over one tile of each kind and over several with shorter ones at their ends.
 TEST(Matmul, HalvesAreMultipliedInFp32AndRoundedOnce) {
-  const ThreadsScope threads(2);
   constexpr std::int64_t padding = 3;
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {33, 1, 8}, {7, 61, 19}, {530, 25, 40}, {21, 1040, 1100}})
     for (int kind = 0; kind < 16; ++kind) {
+      const ThreadsScope threads(kind == 0 ? 2 : 1);
+      if (k > 1000 && kind % 5 != 0) continue;  // of the large one: each operand both ways round, summed and not
       const bool a_transposed = (kind & 1) != 0, b_transposed = (kind & 2) != 0, accumulate = (kind & 4) != 0,
                  out_transposed = (kind & 8) != 0;
       const auto rows_of = [](bool transposed, std::int64_t rows, std::int64_t columns) { return transposed ? columns : rows; };

@@ -5,7 +5,11 @@
 
 #include "ops/adamw.h"
 #include "ops/attention_reference.h"
+#include "ops/bias.h"
 #include "ops/cross_entropy.h"
+#include "ops/gelu.h"
+#include "ops/head_norm.h"
+#include "ops/layer_norm.h"
 #include "ops/norm.h"
 #include "ops/swiglu.h"
 
@@ -56,6 +60,31 @@ TEST(PortableCode, AgreesInNormAndSwiglu) {
     cpu::swiglu_forward(gated.tensor({3, 50}), shape(x));
     cpu::swiglu_backward(shape(d_gate_up), gated.tensor({3, 50}), shape(x));
     return std::vector<Array>{out, residual, rstd, d_x, d_weight, gated, d_gate_up};
+  });
+}
+
+TEST(PortableCode, AgreesInLayerNormHeadNormGeluAndBias) {
+  expect_agreement([] {
+    Array x = Array::normal(1, 300), delta = Array::normal(2, 300), weight = Array::normal(3, 100), bias = Array::normal(4, 100);
+    Array d_out = Array::normal(5, 300), out(300), residual(300), mean(3), rstd(3), d_x(300), d_weight(100, 0.0f), d_bias(100, 0.0f);
+    const auto shape = [](Array& array) { return array.tensor({3, 100}); };
+    cpu::layer_norm_forward(shape(out), shape(residual), mean.flat(), rstd.flat(), shape(x), shape(delta), weight.flat(), bias.flat(),
+                            1e-5f);
+    cpu::layer_norm_backward_input(shape(d_x), shape(d_out), Tensor(), shape(residual), mean.flat(), rstd.flat(), weight.flat());
+    cpu::layer_norm_backward_weight(d_weight.flat(), d_bias.flat(), shape(d_out), shape(residual), mean.flat(), rstd.flat());
+
+    Array heads = Array::normal(6, 300), head_weight = Array::normal(7, 25), input(300), head_rstd(12), d_heads = d_out, d_normed(300);
+    const auto by_head = [](Array& array) { return array.tensor({3, 4, 25}); };
+    cpu::head_norm_forward(by_head(heads), 100, by_head(input), head_rstd.flat(), head_weight.flat(), 1e-5f);
+    cpu::head_norm_backward_input(by_head(d_heads), 100, by_head(d_normed), by_head(input), head_rstd.flat(), head_weight.flat());
+
+    Array activated(300), d_activated(300), biased = x, bias_gradient(100, 0.0f);
+    cpu::gelu_forward(activated.flat(), x.flat());
+    cpu::gelu_backward(d_activated.flat(), d_out.flat(), x.flat());
+    cpu::bias_add(shape(biased), 100, bias.flat());
+    cpu::bias_backward(bias_gradient.flat(), shape(d_out), 100);
+    return std::vector<Array>{out,   residual,  mean,    rstd,     d_x,       d_weight,    d_bias, heads,
+                              input, head_rstd, d_heads, d_normed, activated, d_activated, biased, bias_gradient};
   });
 }
 
