@@ -5,11 +5,61 @@
 namespace baleen::ops::gpu {
 namespace {
 
-constexpr int threads = 512;
+constexpr int threads = 1024;
 
-// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there.
+// eˣ for x ≤ 0. bf16 logits have no more than 8 bits: the instruction's own accuracy is enough for them.
+template <class T>
+__device__ float exponential(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return expf(x);
+  else
+    return __expf(x);
+}
+
+// The greatest logit seen and Σ exp(logit - greatest), which one pass over a row keeps together.
+struct SoftmaxSum {
+  float greatest = -INFINITY, sum = 0;
+};
+template <class T>
+__device__ SoftmaxSum combined(SoftmaxSum a, SoftmaxSum b) {
+  const float greatest = fmaxf(a.greatest, b.greatest);
+  if (greatest == -INFINITY) return {greatest, a.sum + b.sum};
+  return {greatest, a.sum * exponential<T>(a.greatest - greatest) + b.sum * exponential<T>(b.greatest - greatest)};
+}
+
 template <class T, int W>
-__global__ void softmax_row(std::int64_t columns, float* losses, T* logits, const std::int32_t* targets, const float* gradient_scale) {
+__device__ SoftmaxSum softmax_sum(const T* row, std::int64_t columns) {
+  __shared__ SoftmaxSum partial[warp_size];
+  SoftmaxSum seen;
+  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
+    const Pack<T, W> values = load<T, W>(row + i);
+    float greatest = as_float(values.at[0]);
+    for (int j = 1; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
+    if (greatest > seen.greatest) {
+      seen.sum *= exponential<T>(seen.greatest - greatest);
+      seen.greatest = greatest;
+    }
+    const float reference = seen.greatest == -INFINITY ? 0.0f : seen.greatest;
+    for (int j = 0; j < W; ++j) seen.sum += exponential<T>(as_float(values.at[j]) - reference);
+  }
+  const auto across_warp = [&] {
+    for (int distance = warp_size / 2; distance > 0; distance /= 2)
+      seen = combined<T>(seen, {__shfl_xor_sync(full_warp, seen.greatest, distance), __shfl_xor_sync(full_warp, seen.sum, distance)});
+  };
+  across_warp();
+  if (threadIdx.x % warp_size == 0) partial[threadIdx.x / warp_size] = seen;
+  __syncthreads();
+  static_assert(threads == warp_size * warp_size);
+  seen = partial[threadIdx.x % warp_size];
+  across_warp();
+  return seen;
+}
+
+// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there. The second pass finds most of the row in
+// the GPU's cache.
+template <class T, int W>
+__global__ void __launch_bounds__(threads)
+    softmax_row(std::int64_t columns, float* losses, T* logits, const std::int32_t* targets, const float* gradient_scale) {
   T* const row = logits + blockIdx.x * columns;
   const std::int32_t target = targets[blockIdx.x];
   if (target == ignore_index) {
@@ -20,18 +70,7 @@ __global__ void softmax_row(std::int64_t columns, float* losses, T* logits, cons
     for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) store(row + i, zeros);
     return;
   }
-  float greatest = -INFINITY;
-  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
-    for (int j = 0; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
-  }
-  greatest = block_reduce<Greatest, threads>(greatest, -INFINITY);
-  float sum = 0;
-  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
-    for (int j = 0; j < W; ++j) sum += expf(as_float(values.at[j]) - greatest);
-  }
-  sum = block_reduce<Sum, threads>(sum, 0.0f);
+  const auto [greatest, sum] = softmax_sum<T, W>(row, columns);
   const bool known = target >= 0 && target < columns;
   if (threadIdx.x == 0)
     losses[blockIdx.x] = known ? static_cast<float>(log(static_cast<double>(sum)) + (static_cast<double>(greatest) - as_float(row[target])))
@@ -42,7 +81,7 @@ __global__ void softmax_row(std::int64_t columns, float* losses, T* logits, cons
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
     Pack<T, W> values = load<T, W>(row + i);
     for (int j = 0; j < W; ++j) {
-      float gradient = share * expf(as_float(values.at[j]) - greatest);
+      float gradient = share * exponential<T>(as_float(values.at[j]) - greatest);
       if (i + j == target) gradient -= scale;
       values.at[j] = rounded<T>(gradient);
     }
