@@ -8,6 +8,7 @@ namespace baleen {
 namespace {
 
 constexpr int embedding_unit = 0;
+int block_unit(std::size_t layer) { return embedding_unit + 1 + static_cast<int>(layer); }
 
 std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitStorage& units) {
   std::vector<TransformerBlock> blocks;
@@ -23,45 +24,78 @@ Stage::Stage(const ModelConfig& config, const UnitStorage& units)
       blocks_(make_blocks(config, units)),
       final_norm_(family_of(config).final_norm(config, units)),
       head_(units, units.find(config.tie_word_embeddings ? family_of(config).embedding_table : "lm_head.weight")),
-      head_unit_(units.units() - 1) {}
+      last_unit_(units.units() - 1),
+      head_unit_(config.tie_word_embeddings ? embedding_unit : last_unit_) {}
 
-Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch) const {
+void Stage::head_needed(UnitAccess& access, int next) const {
+  const bool tied = head_unit_ != last_unit_;
+  access.weights_needed(last_unit_, tied ? head_unit_ : next);
+  if (tied) access.weights_needed(head_unit_, next);
+}
+
+void Stage::head_done(UnitAccess& access) const {
+  if (head_unit_ != last_unit_) access.weights_done(head_unit_);
+  access.weights_done(last_unit_);
+}
+
+Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access) const {
   const std::int64_t tokens = batch.sequences.tokens();
   const Arena::Scope scope(context.ops.scratch);
   const BlockDeltas deltas{context.scratch("attention delta", DType::f32, {tokens, width_}),
                            context.scratch("mlp delta", DType::f32, {tokens, width_})};
   Saved saved;
   ResidualStream stream{context.save("embedding out", DType::f32, {tokens, width_}), Tensor()};
+  access.weights_needed(embedding_unit, embedding_unit + 1);
   embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
-  for (const TransformerBlock& block : blocks_) saved.blocks.push_back(block.forward(context, batch.sequences, deltas, stream));
+  access.weights_done(embedding_unit);
+  for (std::size_t l = 0; l < blocks_.size(); ++l) {
+    const int unit = block_unit(l);
+    access.weights_needed(unit, unit + 1);  // behind the last block comes the final norm's unit
+    saved.blocks.push_back(blocks_[l].forward(context, batch.sequences, deltas, stream));
+    access.weights_done(unit);
+  }
+  access.weights_needed(last_unit_, head_unit_ == last_unit_ ? -1 : head_unit_);
   saved.final_norm = final_norm_.forward(context, stream);
+  access.weights_done(last_unit_);
   return saved;
 }
 
-void Stage::loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum) const {
+void Stage::loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum, UnitAccess& access) const {
+  head_needed(access, -1);
   head_.loss(context, loss_sum, saved.final_norm.out, batch.targets);
+  head_done(access);
 }
 
 void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum,
-                              const Tensor& gradient_scale, const UnitComplete& complete) const {
+                              const Tensor& gradient_scale, UnitAccess& access) const {
   const std::int64_t tokens = batch.sequences.tokens();
   const Arena::Scope scope(context.ops.scratch);
   Tensor d_out = context.scratch("stream gradient", DType::f32, {tokens, width_});
   Tensor d_in = context.scratch("stream gradient", DType::f32, {tokens, width_});
 
+  const bool tied = head_unit_ != last_unit_;
+  head_needed(access, blocks_.empty() ? -1 : block_unit(blocks_.size() - 1));
+  access.gradients_needed(last_unit_);
+  if (tied) access.gradients_needed(embedding_unit);
   head_.loss_and_backward(context, loss_sum, d_in, saved.final_norm.out, batch.targets, gradient_scale, BackwardHalves{});
   final_norm_.backward_input(context, saved.final_norm, d_out, d_in, Tensor());
   final_norm_.backward_weight(context, saved.final_norm, d_in);
-  complete(head_unit_);
+  head_done(access);
+  access.gradients_done(last_unit_);
   for (std::size_t l = blocks_.size(); l-- > 0;) {
     const Arena::Scope block_scope(context.ops.scratch);
+    const int unit = block_unit(l);
+    access.weights_needed(unit, l > 0 ? unit - 1 : -1);
+    access.gradients_needed(unit);
     const auto gradients = blocks_[l].backward_input(context, batch.sequences, saved.blocks[l], d_in, d_out);
     blocks_[l].backward_weight(context, saved.blocks[l], gradients);
-    complete(embedding_unit + 1 + static_cast<int>(l));
+    access.weights_done(unit);
+    access.gradients_done(unit);
     std::swap(d_in, d_out);
   }
+  if (!tied) access.gradients_needed(embedding_unit);
   embedding_.backward_weight(context, batch.sequences, d_out, batch.ids);
-  complete(embedding_unit);
+  access.gradients_done(embedding_unit);
 }
 
 void Stage::next_logits(const LayerContext& context, const MicroBatch& batch, std::vector<KvCache>& caches, const Tensor& logits) const {

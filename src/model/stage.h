@@ -1,13 +1,13 @@
 // A run of layers with forward and backward: the unit that a pipeline schedule moves. Today the run is the whole model.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "layers/embedding.h"
 #include "layers/head_loss.h"
 #include "layers/transformer_block.h"
 #include "model/model_config.h"
+#include "sharding/unit_access.h"
 
 namespace baleen {
 
@@ -24,20 +24,18 @@ class Stage {
     std::vector<TransformerBlock::Saved> blocks;
     Norm::Saved final_norm;
   };
-  // Called when the gradients of a unit are complete for this micro-batch.
-  using UnitComplete = std::function<void(int unit)>;
-
   // `units` must be laid out by model_units(config) and outlive the stage.
   Stage(const ModelConfig& config, const UnitStorage& units);
 
-  Saved forward(const LayerContext& context, const MicroBatch& batch) const;
+  // Each pass tells `access` which units it reads and adds gradients to, in the order of its work.
+  Saved forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access) const;
   // loss_sum [1] fp64 += Σ token losses of a forward pass, without gradients.
-  void loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum) const;
+  void loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum, UnitAccess& access) const;
   // Loss and every gradient (added to the units'). gradient_scale [1] fp32 multiplies the gradient of each token's loss.
   void loss_and_backward(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum,
-                         const Tensor& gradient_scale, const UnitComplete& complete) const;
+                         const Tensor& gradient_scale, UnitAccess& access) const;
 
-  // logits [V] of the last of the next tokens of one sequence, whose keys and values go into `caches` (one a block).
+  // Over units that are whole: logits [V] of the last of the next tokens of one sequence, whose keys and values go into `caches` (one a block).
   void next_logits(const LayerContext& context, const MicroBatch& batch, std::vector<KvCache>& caches, const Tensor& logits) const;
 
  private:
@@ -46,7 +44,12 @@ class Stage {
   std::vector<TransformerBlock> blocks_;
   Norm final_norm_;
   HeadLoss head_;
-  int head_unit_;
+  // The unit of the final norm, and that of the head's weight: the same, or the embedding's where they are tied.
+  int last_unit_, head_unit_;
+
+  // The head's units, whose weights are needed together; `next` is needed after them.
+  void head_needed(UnitAccess& access, int next) const;
+  void head_done(UnitAccess& access) const;
 };
 
 }  // namespace baleen

@@ -8,6 +8,7 @@ namespace baleen {
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  std::uint64_t seed = 0;  // of stochastic rounding, where states are bf16
 };
 
 class AdamWOptimizer {

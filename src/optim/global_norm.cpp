@@ -9,11 +9,7 @@ namespace baleen {
 
 double global_gradient_norm(ops::Context& context, Communicator& axis, const UnitStorage& units, const Tensor& sum) {
   context.stream.fill_zero(sum.data(), sum.bytes());
-  for (int unit = 0; unit < units.units(); ++unit) {
-    const SliceRange slice = units.layout(unit).slice(axis.rank());
-    ops::sum_of_squares(context, sum,
-                        units.flat_gradients(unit).rows(static_cast<std::int64_t>(slice.begin), static_cast<std::int64_t>(slice.size())));
-  }
+  for (int unit = 0; unit < units.units(); ++unit) ops::sum_of_squares(context, sum, units.slice_gradients(unit));
   if (context.stream.measuring()) return 0;
   context.stream.wait(axis.all_reduce(sum.data(), sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
   double value = 0;

@@ -1,17 +1,30 @@
 #include "sharding/gradient_reduction.h"
 
 #include "base/error.h"
+#include "ops/elementwise.h"
 
 namespace baleen {
 
-GradientReduction::GradientReduction(Communicator& axis, UnitStorage& storage, ReduceOp op) : axis_(axis), storage_(storage), op_(op) {
+GradientReduction::GradientReduction(const DataGroup& group, UnitStorage& storage, ReduceOp op, CommWaits& waits)
+    : group_(group),
+      storage_(storage),
+      op_(op),
+      waits_(waits),
+      in_flight_(static_cast<std::size_t>(storage.gradient_pool().slots())),
+      slice_has_value_(static_cast<std::size_t>(storage.units()), false) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
 }
 
 GradientReduction::~GradientReduction() {
-  if (pending_.empty()) return;
-  axis_.abort("a training step ended before its gradients were reduced");
-  for (const Event& event : pending_) {
+  std::vector<Event> events = pending_;
+  for (const InFlight& in_flight : in_flight_)
+    if (in_flight.unit >= 0) events.push_back(in_flight.reduced);
+  if (events.empty()) return;
+  const char* const reason = "a training step ended before its gradients were reduced";
+  group_.reduce.abort(reason);
+  group_.gather.abort(reason);
+  if (group_.replicas != nullptr) group_.replicas->abort(reason);
+  for (const Event& event : events) {
     try {
       event.wait();
     } catch (const Error&) {  // the abort's own answer
@@ -19,15 +32,75 @@ GradientReduction::~GradientReduction() {
   }
 }
 
-void GradientReduction::reduce(int unit, Stream& compute) {
-  if (axis_.size() == 1 || compute.measuring()) return;
-  const Tensor gradients = storage_.flat_gradients(unit);
-  pending_.push_back(axis_.all_reduce(gradients.data(), gradients.data(), static_cast<std::size_t>(gradients.elements()), DType::f32, op_,
-                                      compute.record()));
+void GradientReduction::begin_step(Stream& compute) {
+  if (storage_.stage() < 2) storage_.zero_gradients(compute);
+  slice_has_value_.assign(slice_has_value_.size(), false);
 }
 
-void GradientReduction::wait(Stream& compute) {
-  for (const Event& event : pending_) compute.wait(event);
+void GradientReduction::needed(int unit, ops::Context& compute) {
+  if (storage_.stage() < 2) return;
+  UnitPool& pool = storage_.gradient_pool();
+  const int slot = pool.slot(unit);
+  if (!compute.stream.measuring()) {
+    finish(in_flight_[static_cast<std::size_t>(slot)], compute);
+    compute.stream.fill_zero(pool.memory(unit), storage_.layout(unit).trainable_elements() * sizeof(float));
+  }
+  pool.set_owner(slot, unit);
+}
+
+void GradientReduction::done(int unit, ops::Context& compute) {
+  if (storage_.stage() >= 2) storage_.gradient_pool().set_owner(storage_.gradient_pool().slot(unit), -1);
+  if (compute.stream.measuring()) return;
+  if (storage_.stage() < 2) {
+    if (last_ && !alone()) pending_.push_back(storage_.stage() == 0 ? reduce_whole(unit, compute.stream.record()) : reduce_to_slice(unit, compute.stream.record()));
+    return;
+  }
+  // The first micro-step writes the slice, others leave their sum in the pool until it is added.
+  const auto index = static_cast<std::size_t>(unit);
+  InFlight& in_flight = in_flight_[static_cast<std::size_t>(storage_.gradient_pool().slot(unit))];
+  in_flight = {unit, {}, slice_has_value_[index], last_};
+  const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
+  in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(), static_cast<std::size_t>(own.elements()),
+                                                   DType::f32, op_, compute.stream.record());
+  slice_has_value_[index] = true;
+}
+
+Event GradientReduction::reduce_whole(int unit, Event filled) {
+  const Tensor all = storage_.flat_gradients(unit);
+  if (group_.replicas == nullptr)
+    return group_.reduce.all_reduce(all.data(), all.data(), static_cast<std::size_t>(all.elements()), DType::f32, op_, filled);
+  const Tensor own = storage_.slice_gradients(unit);
+  return group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), DType::f32, reduce_to_slice(unit, filled));
+}
+
+Event GradientReduction::reduce_to_slice(int unit, Event filled) {
+  const Tensor all = storage_.flat_gradients(unit), own = storage_.slice_gradients(unit);
+  const auto count = static_cast<std::size_t>(own.elements());
+  const Event scattered = group_.reduce.reduce_scatter(all.data(), own.data(), count, DType::f32, op_, filled);
+  if (group_.replicas == nullptr) return scattered;
+  return group_.replicas->all_reduce(own.data(), own.data(), count, DType::f32, op_, scattered);
+}
+
+Tensor GradientReduction::pool_slice(int unit) const {
+  const SliceRange range = storage_.slice(unit);
+  auto* const all = static_cast<float*>(storage_.gradient_pool().memory(unit));
+  return Tensor(all + range.begin, DType::f32, {static_cast<std::int64_t>(range.size())});
+}
+
+void GradientReduction::finish(InFlight& in_flight, ops::Context& compute) {
+  if (in_flight.unit < 0) return;
+  waits_.wait(compute.stream, in_flight.reduced);
+  const Tensor own = storage_.slice_gradients(in_flight.unit);
+  if (in_flight.add) ops::add(compute, own, own, pool_slice(in_flight.unit));
+  if (in_flight.last && group_.replicas != nullptr)
+    pending_.push_back(group_.replicas->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), DType::f32, op_,
+                                                   compute.stream.record()));
+  in_flight.unit = -1;
+}
+
+void GradientReduction::wait(ops::Context& compute) {
+  for (InFlight& in_flight : in_flight_) finish(in_flight, compute);
+  for (const Event& event : pending_) waits_.wait(compute.stream, event);
   pending_.clear();
 }
 

@@ -1,35 +1,63 @@
-// Data parallelism: the sum of gradients over the ranks of an axis, unit by unit, while backward goes on.
+// The sum of gradients over the ranks of data parallelism, unit by unit, while backward goes on.
 #pragma once
 
 #include <vector>
 
-#include "comm/communicator.h"
-#include "device/stream.h"
+#include "ops/context.h"
+#include "sharding/comm_waits.h"
+#include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
 
 namespace baleen {
 
-// ZeRO stage 0: every rank ends with the whole sum. The built-in ring writes an all-reduce as reduce-scatter + all-gather over the
-// slices of UnitLayout, so the later stages, which drop one half of it, see the same bits.
+// Every stage sums each slice of UnitLayout in the same ring order (DESIGN.md decision 10), so all give the same bits:
+//   0     all-reduce of the unit, once a step                       every rank ends with the whole sum
+//   1     reduce-scatter, once a step                               each rank ends with the sum of its slice
+//   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps in fp32
+// Across replicas (HSDP) the owned slice is then all-reduced.
 class GradientReduction {
  public:
   // `op`: sum when the loss is scaled by 1 / (valid tokens of the global batch), avg when by size / that.
-  GradientReduction(Communicator& axis, UnitStorage& storage, ReduceOp op);
+  GradientReduction(const DataGroup& group, UnitStorage& storage, ReduceOp op, CommWaits& waits);
   // Reductions that nobody has waited for (a step that failed half-way) are aborted first: they use memory that is about to go.
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  // Enqueues the reduction of a unit whose gradient is complete at the end of `compute`. Every rank calls it in the same order.
-  void reduce(int unit, Stream& compute);
-  // Makes `compute` wait for every reduction since the last call.
-  void wait(Stream& compute);
+  // Gradients start from zero.
+  void begin_step(Stream& compute);
+  // `last`: no other micro-step of this step follows.
+  void begin_micro_step(bool last) { last_ = last; }
+  // The unit's gradients are about to be added to, and are complete for this micro-step. Every rank calls these in the same order.
+  void needed(int unit, ops::Context& compute);
+  void done(int unit, ops::Context& compute);
+  // Makes `compute` wait for every reduction of the step. Afterwards UnitStorage::updated_gradients are sums over the whole group.
+  void wait(ops::Context& compute);
 
  private:
-  Communicator& axis_;
+  // A slot of the gradient pool whose unit is being reduced.
+  struct InFlight {
+    int unit = -1;
+    Event reduced;
+    bool add = false;   // to what former micro-steps left in the slice
+    bool last = false;  // of the step
+  };
+
+  bool alone() const { return group_.reduce.size() == 1 && group_.replicas == nullptr; }
+  Event reduce_whole(int unit, Event filled);
+  Event reduce_to_slice(int unit, Event filled);
+  void finish(InFlight& in_flight, ops::Context& compute);
+  // This rank's slice inside the unit's gradients in the pool.
+  Tensor pool_slice(int unit) const;
+
+  DataGroup group_;
   UnitStorage& storage_;
   ReduceOp op_;
+  CommWaits& waits_;
+  bool last_ = true;
   std::vector<Event> pending_;
+  std::vector<InFlight> in_flight_;    // one a slot of the pool
+  std::vector<bool> slice_has_value_;  // a micro-step of this step has written the unit's slice
 };
 
 }  // namespace baleen

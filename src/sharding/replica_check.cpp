@@ -30,7 +30,7 @@ void check_replicas(Communicator& axis, const UnitStorage& storage) {
   const auto size = static_cast<std::size_t>(axis.size());
   std::vector<std::uint64_t> mine(parameters.size()), all(parameters.size() * size);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor weight = storage.weight(parameters[i]);
+    const Tensor weight = storage.kept_weights(parameters[i]);
     mine[i] = hash_bytes(weight.data(), weight.bytes());
   }
   axis.all_gather(mine.data(), all.data(), mine.size(), DType::u64).wait();

@@ -20,8 +20,12 @@ class UnitLayout {
   // Padded lengths of the whole segment and of its trainable prefix.
   std::size_t elements() const { return elements_; }
   std::size_t trainable_elements() const { return trainable_elements_; }
-  // What shard `shard` owns of the trainable prefix.
+  // What shard `shard` owns of the trainable prefix, and of the frozen rest.
   SliceRange slice(int shard) const { return slice_of(trainable_elements_, shards_, shard); }
+  SliceRange frozen_slice(int shard) const {
+    const SliceRange range = slice_of(elements_ - trainable_elements_, shards_, shard);
+    return {trainable_elements_ + range.begin, trainable_elements_ + range.end};
+  }
 
  private:
   int shards_;

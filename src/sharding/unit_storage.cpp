@@ -1,26 +1,54 @@
 #include "sharding/unit_storage.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/error.h"
 #include "base/rng.h"
 
 namespace baleen {
+namespace {
 
-UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, int shards, StorageKind kind)
-    : descriptions_(std::move(units)) {
-  std::size_t all = 0, trainable = 0;
-  for (const UnitDescription& unit : descriptions_) {
-    layouts_.emplace_back(unit, shards);
-    weight_begin_.push_back(all);
-    trainable_begin_.push_back(trainable);
-    all += layouts_.back().elements();
-    trainable += layouts_.back().trainable_elements();
+std::byte* at_element(const Buffer& buffer, std::size_t element, DType dtype) {
+  return buffer.data() == nullptr ? nullptr : buffer.as<std::byte>() + element * dtype_bytes(dtype);
+}
+
+Tensor flat_tensor(void* data, std::size_t elements, DType dtype) { return Tensor(data, dtype, {static_cast<std::int64_t>(elements)}); }
+
+SliceRange intersection(SliceRange a, SliceRange b) {
+  const std::size_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
+  return begin < end ? SliceRange{begin, end} : SliceRange{};
+}
+
+}  // namespace
+
+UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, const StorageOptions& options)
+    : options_(options), descriptions_(std::move(units)) {
+  const auto compute_bytes = dtype_bytes(options.compute), state_bytes = dtype_bytes(options.state);
+  std::size_t weights = 0, gradients = 0, updated_elements = 0;
+  std::vector<std::size_t> whole_weights, whole_gradients;
+  for (int u = 0; u < static_cast<int>(descriptions_.size()); ++u) {
+    layouts_.emplace_back(descriptions_[static_cast<std::size_t>(u)], options.shards);
+    const UnitLayout& layout = layouts_.back();
+    weight_begin_.push_back(weights);
+    gradient_begin_.push_back(gradients);
+    updated_begin_.push_back(updated_elements);
+    weights += keeps_whole_weights() ? layout.elements() : slice(u).size() + layout.frozen_slice(options.shard).size();
+    gradients += options.stage < 2 ? layout.trainable_elements() : slice(u).size();
+    updated_elements += updated(u).size();
+    whole_weights.push_back(layout.elements() * compute_bytes);
+    whole_gradients.push_back(layout.trainable_elements() * sizeof(float));
   }
-  if (kind == StorageKind::layout_only) return;
-  weights_ = device.allocate("weights", all * sizeof(float));
-  if (kind != StorageKind::training) return;
-  gradients_ = device.allocate("gradients", trainable * sizeof(float));
-  exp_avg_ = device.allocate("optimizer exp_avg", trainable * sizeof(float));
-  exp_avg_sq_ = device.allocate("optimizer exp_avg_sq", trainable * sizeof(float));
+  if (options.kind == StorageKind::layout_only) return;
+  weights_ = device.allocate("weights", weights * compute_bytes);
+  const std::vector<int> slots = pool_slots(this->units(), options.ends_share);
+  if (options.stage == 3) weight_pool_ = UnitPool(device, "weights pool", whole_weights, slots);
+  if (options.kind != StorageKind::training) return;
+  gradients_ = device.allocate("gradients", gradients * sizeof(float));
+  if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
+  if (has_separate_master()) master_ = device.allocate("master weights", updated_elements * state_bytes);
+  exp_avg_ = device.allocate("optimizer exp_avg", updated_elements * state_bytes);
+  exp_avg_sq_ = device.allocate("optimizer exp_avg_sq", updated_elements * state_bytes);
 }
 
 std::vector<ParameterId> UnitStorage::parameters() const {
@@ -44,53 +72,150 @@ std::int64_t UnitStorage::parameter_count() const {
   return count;
 }
 
-Tensor UnitStorage::view(const Buffer& buffer, std::size_t unit_begin, ParameterId id) const {
+SliceRange UnitStorage::updated(int unit) const {
+  return options_.stage == 0 ? SliceRange{0, layout(unit).trainable_elements()} : slice(unit);
+}
+
+SliceRange UnitStorage::part(ParameterId id, SliceRange range) const {
+  const std::size_t offset = layout(id.unit).offset(id.index);
+  const SliceRange common = intersection(range, {offset, offset + static_cast<std::size_t>(parameter(id).elements())});
+  return common.size() == 0 ? SliceRange{} : SliceRange{common.begin - offset, common.end - offset};
+}
+
+SliceRange UnitStorage::kept(ParameterId id) const {
+  if (keeps_whole_weights()) return {0, static_cast<std::size_t>(parameter(id).elements())};
+  return part(id, parameter(id).trainable ? slice(id.unit) : layout(id.unit).frozen_slice(options_.shard));
+}
+
+Tensor UnitStorage::shaped(ParameterId id, void* unit_begin, DType dtype) const {
   const ParameterDescription& description = parameter(id);
-  const Tensor all = flat(buffer, unit_begin + layout(id.unit).offset(id.index), static_cast<std::size_t>(description.elements()));
+  void* data = unit_begin == nullptr ? nullptr : static_cast<std::byte*>(unit_begin) + layout(id.unit).offset(id.index) * dtype_bytes(dtype);
   const auto& shape = description.shape;
   BALEEN_CHECK(shape.size() == 1 || shape.size() == 2, shape.size());
-  return shape.size() == 1 ? all : all.reshape({shape[0], shape[1]});
+  return shape.size() == 1 ? Tensor(data, dtype, {shape[0]}) : Tensor(data, dtype, {shape[0], shape[1]});
 }
 
-Tensor UnitStorage::flat(const Buffer& buffer, std::size_t unit_begin, std::size_t elements) const {
-  float* data = buffer.data() == nullptr ? nullptr : buffer.as<float>() + unit_begin;
-  return Tensor(data, DType::f32, {static_cast<std::int64_t>(elements)});
+Tensor UnitStorage::weight(ParameterId id) const {
+  if (options_.kind == StorageKind::layout_only) return shaped(id, nullptr, options_.compute);
+  if (keeps_whole_weights()) return shaped(id, flat_weights(id.unit).data(), options_.compute);
+  BALEEN_CHECK(weight_pool_.holds(id.unit), "weights used without having been gathered", parameter(id).name);
+  return shaped(id, weight_pool_.memory(id.unit), options_.compute);
 }
 
-Tensor UnitStorage::weight(ParameterId id) const { return view(weights_, weight_begin_[static_cast<std::size_t>(id.unit)], id); }
-Tensor UnitStorage::gradient(ParameterId id) const { return view(gradients_, trainable_begin_[static_cast<std::size_t>(id.unit)], id); }
-Tensor UnitStorage::exp_avg(ParameterId id) const { return view(exp_avg_, trainable_begin_[static_cast<std::size_t>(id.unit)], id); }
-Tensor UnitStorage::exp_avg_sq(ParameterId id) const { return view(exp_avg_sq_, trainable_begin_[static_cast<std::size_t>(id.unit)], id); }
+Tensor UnitStorage::gradient(ParameterId id) const {
+  if (options_.kind != StorageKind::training) return shaped(id, nullptr, DType::f32);
+  if (options_.stage < 2) return shaped(id, flat_gradients(id.unit).data(), DType::f32);
+  BALEEN_CHECK(gradient_pool_.holds(id.unit), "gradients without memory", parameter(id).name);
+  return shaped(id, gradient_pool_.memory(id.unit), DType::f32);
+}
 
-Tensor UnitStorage::flat_weights(int unit) const { return flat(weights_, weight_begin_[static_cast<std::size_t>(unit)], layout(unit).elements()); }
+Tensor UnitStorage::flat_weights(int unit) const {
+  BALEEN_CHECK(keeps_whole_weights(), options_.stage);
+  return flat_tensor(at_element(weights_, weight_begin_[static_cast<std::size_t>(unit)], options_.compute), layout(unit).elements(), options_.compute);
+}
+
 Tensor UnitStorage::flat_gradients(int unit) const {
-  return flat(gradients_, trainable_begin_[static_cast<std::size_t>(unit)], layout(unit).trainable_elements());
+  BALEEN_CHECK(options_.stage < 2, options_.stage);
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], DType::f32), layout(unit).trainable_elements(), DType::f32);
 }
-Tensor UnitStorage::flat_exp_avg(int unit) const {
-  return flat(exp_avg_, trainable_begin_[static_cast<std::size_t>(unit)], layout(unit).trainable_elements());
+
+Tensor UnitStorage::slice_gradients(int unit) const {
+  const SliceRange range = slice(unit);
+  if (options_.stage < 2) return flat_gradients(unit).rows(static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size()));
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], DType::f32), range.size(), DType::f32);
 }
-Tensor UnitStorage::flat_exp_avg_sq(int unit) const {
-  return flat(exp_avg_sq_, trainable_begin_[static_cast<std::size_t>(unit)], layout(unit).trainable_elements());
+
+Tensor UnitStorage::updated_gradients(int unit) const { return options_.stage == 0 ? flat_gradients(unit) : slice_gradients(unit); }
+
+Tensor UnitStorage::updated_weights(int unit) const {
+  const SliceRange range = updated(unit);
+  const std::size_t begin = weight_begin_[static_cast<std::size_t>(unit)] + (keeps_whole_weights() ? range.begin : 0);
+  return flat_tensor(at_element(weights_, begin, options_.compute), range.size(), options_.compute);
+}
+
+Tensor UnitStorage::frozen_slice_weights(int unit) const {
+  BALEEN_CHECK(!keeps_whole_weights(), options_.stage);
+  const std::size_t begin = weight_begin_[static_cast<std::size_t>(unit)] + slice(unit).size();
+  return flat_tensor(at_element(weights_, begin, options_.compute), layout(unit).frozen_slice(options_.shard).size(), options_.compute);
+}
+
+Tensor UnitStorage::owned(const Buffer& buffer, int unit, DType dtype) const {
+  return flat_tensor(at_element(buffer, updated_begin_[static_cast<std::size_t>(unit)], dtype), updated(unit).size(), dtype);
+}
+Tensor UnitStorage::master(int unit) const { return has_separate_master() ? owned(master_, unit, options_.state) : updated_weights(unit); }
+Tensor UnitStorage::exp_avg(int unit) const { return owned(exp_avg_, unit, options_.state); }
+Tensor UnitStorage::exp_avg_sq(int unit) const { return owned(exp_avg_sq_, unit, options_.state); }
+
+Tensor UnitStorage::of_updated(const Tensor& flat, ParameterId id, SliceRange range) const {
+  if (range.size() == 0) return flat.rows(0, 0);
+  const std::size_t begin = layout(id.unit).offset(id.index) + range.begin - updated(id.unit).begin;
+  return flat.rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(range.size()));
+}
+
+Tensor UnitStorage::exp_avg(ParameterId id) const {
+  BALEEN_CHECK(options_.stage == 0, options_.stage);
+  return shaped(id, exp_avg(id.unit).data(), options_.state);
+}
+Tensor UnitStorage::exp_avg_sq(ParameterId id) const {
+  BALEEN_CHECK(options_.stage == 0, options_.stage);
+  return shaped(id, exp_avg_sq(id.unit).data(), options_.state);
+}
+
+Tensor UnitStorage::kept_weights(ParameterId id) const {
+  const SliceRange range = kept(id);
+  if (keeps_whole_weights()) return weight(id).reshape({static_cast<std::int64_t>(range.size())});
+  if (parameter(id).trainable) return of_updated(updated_weights(id.unit), id, range);
+  const std::size_t begin = layout(id.unit).offset(id.index) + range.begin - layout(id.unit).frozen_slice(options_.shard).begin;
+  return frozen_slice_weights(id.unit).rows(static_cast<std::int64_t>(range.size() == 0 ? 0 : begin), static_cast<std::int64_t>(range.size()));
+}
+
+void store_floats(const Tensor& to, const float* values) {
+  const std::int64_t count = to.elements();
+  if (to.dtype() == DType::f32) {
+    if (count > 0) std::memcpy(to.data(), values, to.bytes());
+    return;
+  }
+  auto* rounded = to.as<BFloat16>();
+  for (std::int64_t i = 0; i < count; ++i) rounded[i] = to_bfloat16(values[i]);
+}
+
+void UnitStorage::store(ParameterId id, SliceRange range, const float* values) {
+  const SliceRange all = kept(id);
+  BALEEN_CHECK(range.begin >= all.begin && range.end <= all.end, parameter(id).name, range.begin, range.end);
+  weight_pool_.clear();  // copies there are out of date
+  store_floats(kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size())), values);
+  if (!has_separate_master() || !parameter(id).trainable) return;
+  const SliceRange mine = intersection(range, part(id, updated(id.unit)));
+  if (mine.size() > 0) store_floats(of_updated(master(id.unit), id, mine), values + (mine.begin - range.begin));
 }
 
 void UnitStorage::initialize_weights(std::uint64_t seed) {
+  constexpr std::size_t chunk = std::size_t{1} << 20;
+  std::vector<float> values;
   for (const ParameterId id : parameters()) {
     const ParameterDescription& description = parameter(id);
     const Philox philox(derive_key(seed, description.name));
-    const Tensor tensor = weight(id);
-    float* values = tensor.as<float>();
-    const std::int64_t count = tensor.elements();
+    const SliceRange range = kept(id);
+    for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
+      const auto count = static_cast<std::int64_t>(std::min(chunk, range.end - begin));
+      values.resize(static_cast<std::size_t>(count));
+      float* out = values.data();
 #pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) {
-      switch (description.initializer) {
-        case Initializer::zeros: values[i] = 0.0f; break;
-        case Initializer::ones: values[i] = 1.0f; break;
-        case Initializer::normal: values[i] = description.standard_deviation * normal_at(philox, static_cast<std::uint64_t>(i)); break;
+      for (std::int64_t i = 0; i < count; ++i) {
+        switch (description.initializer) {
+          case Initializer::zeros: out[i] = 0.0f; break;
+          case Initializer::ones: out[i] = 1.0f; break;
+          case Initializer::normal: out[i] = description.standard_deviation * normal_at(philox, begin + static_cast<std::uint64_t>(i)); break;
+        }
       }
+      store(id, {begin, begin + static_cast<std::size_t>(count)}, out);
     }
   }
 }
 
-void UnitStorage::zero_gradients(Stream& stream) { stream.fill_zero(gradients_.data(), gradients_.bytes()); }
+void UnitStorage::zero_gradients(Stream& stream) {
+  BALEEN_CHECK(options_.stage < 2, options_.stage);
+  stream.fill_zero(gradients_.data(), gradients_.bytes());
+}
 
 }  // namespace baleen

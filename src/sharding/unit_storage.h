@@ -1,5 +1,13 @@
-// The flat memory of all units on one rank: weights, gradients and optimizer moments. Layers see parameters through it and keep no
-// pointers, so that what lies behind a view can change owner, precision or place without a layer knowing.
+// The flat memory of all units on one rank: weights, gradients and optimizer state, as far as the rank holds them. Layers see parameters
+// through it and keep no pointers, so that what lies behind a view can change owner, precision or place without a layer knowing.
+//
+// What a rank of `shards` holds of a unit's trainable elements (S. Rajbhandari et al., "ZeRO", arXiv 1910.02054, section 5):
+//   stage  weights          gradients (fp32)   master weights and moments
+//   0      all              all                all
+//   1      all              all                its slice
+//   2      all              its slice          its slice      full gradients only in a pool, one unit after another
+//   3      its slice        its slice          its slice      and full weights likewise
+// Master weights are memory of their own only where weights are computed with in another precision than they are kept in.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +17,7 @@
 
 #include "device/device.h"
 #include "sharding/unit_layout.h"
+#include "sharding/unit_pool.h"
 #include "tensor/tensor.h"
 
 namespace baleen {
@@ -16,13 +25,27 @@ namespace baleen {
 enum class StorageKind {
   layout_only,  // no memory: for dry runs and plans
   inference,    // weights
-  training,     // weights, gradients, exp_avg, exp_avg_sq
+  training,     // weights, gradients, master weights, exp_avg, exp_avg_sq
+};
+
+struct StorageOptions {
+  StorageKind kind = StorageKind::training;
+  DType compute = DType::f32;  // of the weights that layers read
+  DType state = DType::f32;    // of master weights and moments
+  int stage = 0;               // of ZeRO
+  int shards = 1, shard = 0;
+  bool ends_share = false;  // the first and the last unit are never in use together (an untied head)
 };
 
 class UnitStorage {
  public:
-  UnitStorage(Device& device, std::vector<UnitDescription> units, int shards, StorageKind kind);
+  UnitStorage(Device& device, std::vector<UnitDescription> units, const StorageOptions& options);
+  // Stage 0 in fp32, laid out for `shards`.
+  UnitStorage(Device& device, std::vector<UnitDescription> units, int shards, StorageKind kind)
+      : UnitStorage(device, std::move(units), StorageOptions{.kind = kind, .shards = shards}) {}
 
+  const StorageOptions& options() const { return options_; }
+  int stage() const { return options_.stage; }
   int units() const { return static_cast<int>(descriptions_.size()); }
   const UnitDescription& unit(int unit) const { return descriptions_[static_cast<std::size_t>(unit)]; }
   const UnitLayout& layout(int unit) const { return layouts_[static_cast<std::size_t>(unit)]; }
@@ -32,29 +55,69 @@ class UnitStorage {
   ParameterId find(std::string_view name) const;
   std::int64_t parameter_count() const;
 
-  // Views in the parameter's shape. Gradients are fp32.
+  // Views in the parameter's shape: the weight in the compute dtype, the gradient in fp32. In stages whose pool holds them they are valid
+  // between needed and done (unit_access.h).
   Tensor weight(ParameterId id) const;
   Tensor gradient(ParameterId id) const;
-  Tensor exp_avg(ParameterId id) const;
-  Tensor exp_avg_sq(ParameterId id) const;
-  // The unit's whole segment [elements], and the trainable prefix of the others [trainable_elements].
+
+  // Ranges of a unit's elements: the slice of this shard; what this rank's optimizer updates (the slice, in stage 0 everything); all
+  // weights that it keeps between steps are those, the frozen ones likewise, and in stages 0 to 2 everything.
+  SliceRange slice(int unit) const { return layout(unit).slice(options_.shard); }
+  SliceRange updated(int unit) const;
+  bool keeps_whole_weights() const { return options_.stage < 3; }
+  // The part of `range`, elements of the unit, that belongs to a parameter, in the parameter's own elements; empty: {0, 0}.
+  SliceRange part(ParameterId id, SliceRange range) const;
+  // Elements of a parameter whose weights this rank keeps.
+  SliceRange kept(ParameterId id) const;
+
+  // Flat memory. The first two: whole units of stages 0 to 2, and 0 to 1.
   Tensor flat_weights(int unit) const;
   Tensor flat_gradients(int unit) const;
-  Tensor flat_exp_avg(int unit) const;
-  Tensor flat_exp_avg_sq(int unit) const;
+  // [slice] of the gradients, in every stage; [updated] of the others. updated_weights is in the compute dtype and the same memory as
+  // master where there is no master apart.
+  Tensor slice_gradients(int unit) const;
+  Tensor updated_gradients(int unit) const;
+  Tensor updated_weights(int unit) const;
+  Tensor master(int unit) const;
+  Tensor exp_avg(int unit) const;
+  Tensor exp_avg_sq(int unit) const;
+  bool has_separate_master() const { return options_.kind == StorageKind::training && options_.compute != options_.state; }
+  // What stage 3 keeps of a unit's frozen weights, [frozen slice].
+  Tensor frozen_slice_weights(int unit) const;
 
+  // `flat` [updated] of the parameter's unit: the elements `range` of the parameter, which must lie in it.
+  Tensor of_updated(const Tensor& flat, ParameterId id, SliceRange range) const;
+  // The moments of a whole parameter; stage 0 only.
+  Tensor exp_avg(ParameterId id) const;
+  Tensor exp_avg_sq(ParameterId id) const;
+  // The kept weights of a parameter, flat [kept], in the compute dtype.
+  Tensor kept_weights(ParameterId id) const;
+
+  // Sets the weights `range` of a parameter, which must be kept, wherever they are held: rounded for computing, exact in the master.
+  void store(ParameterId id, SliceRange range, const float* values);
   // Initial values: element i of a parameter depends on (seed, name, i) alone, so every layout starts from the same weights.
   void initialize_weights(std::uint64_t seed);
+  // Stages 0 and 1.
   void zero_gradients(Stream& stream);
 
- private:
-  Tensor view(const Buffer& buffer, std::size_t unit_begin, ParameterId id) const;
-  Tensor flat(const Buffer& buffer, std::size_t unit_begin, std::size_t elements) const;
+  // Where full weights (stage 3) and full gradients (stages 2 and 3) of a unit are while they are used.
+  UnitPool& weight_pool() { return weight_pool_; }
+  UnitPool& gradient_pool() { return gradient_pool_; }
 
+ private:
+  Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
+  Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
+
+  StorageOptions options_;
   std::vector<UnitDescription> descriptions_;
   std::vector<UnitLayout> layouts_;
-  std::vector<std::size_t> weight_begin_, trainable_begin_;  // first element of each unit in the buffers
-  Buffer weights_, gradients_, exp_avg_, exp_avg_sq_;
+  // First element of each unit in the buffers: of weights, of gradients and of what the optimizer updates.
+  std::vector<std::size_t> weight_begin_, gradient_begin_, updated_begin_;
+  Buffer weights_, gradients_, master_, exp_avg_, exp_avg_sq_;
+  UnitPool weight_pool_, gradient_pool_;
 };
+
+// fp32 values into a tensor of fp32 or bf16 (rounded to nearest even) in host memory.
+void store_floats(const Tensor& to, const float* values);
 
 }  // namespace baleen

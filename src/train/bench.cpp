@@ -39,8 +39,8 @@ class RandomBatches : public BatchSource {
 }  // namespace
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
-  const auto axis = create_data_axis(world, world.size());
-  Engine engine(training_engine_options(config), *axis);
+  const DataAxes axes(world, config.parallelism.replicate, config.parallelism.data);
+  Engine engine(training_engine_options(config), axes.group());
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
   engine.units().initialize_weights(config.training.seed);
   const RandomBatches batches(config);

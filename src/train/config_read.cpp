@@ -276,6 +276,7 @@ Config parse_config(std::string_view text, const std::string& source, const std:
   read_model(model, config);
   read_data(data, config);
   read_training(training, config);
+  config.adamw.seed = config.training.seed;
   read_optimizer(optimizer, config);
   read_lr_schedule(schedule, config);
   read_parallelism(parallelism, config);

@@ -4,10 +4,23 @@
 
 namespace baleen {
 
-std::unique_ptr<Communicator> create_data_axis(World& world, std::int64_t degree) {
-  const Mesh mesh({.dp = static_cast<int>(degree)});
-  const bool member = world.rank() < mesh.world_size();
-  return world.create_communicator(member ? mesh.group(world.rank(), Axis::dp) : std::vector<int>{}, "dp");
+DataAxes::DataAxes(World& world, std::int64_t replicate, std::int64_t data) {
+  const Mesh mesh({.replicate = static_cast<int>(replicate), .dp = static_cast<int>(data)});
+  const auto create = [&](std::initializer_list<Axis> axes, const char* name) {
+    const bool member = world.rank() < mesh.world_size();
+    return world.create_communicator(member ? mesh.group(world.rank(), axes) : std::vector<int>{}, name);
+  };
+  batch_ = create({Axis::replicate, Axis::dp}, "replicate x dp");
+  reduce_ = create({Axis::dp}, "dp");
+  gather_ = create({Axis::dp}, "dp (weights)");
+  if (replicate > 1) replicas_ = create({Axis::replicate}, "replicate");
+}
+
+std::uint64_t DataAxes::bytes_sent() const {
+  return batch_->bytes_sent() + reduce_->bytes_sent() + gather_->bytes_sent() + (replicas_ ? replicas_->bytes_sent() : 0);
+}
+std::uint64_t DataAxes::busy_nanoseconds() const {
+  return batch_->busy_nanoseconds() + reduce_->busy_nanoseconds() + gather_->busy_nanoseconds() + (replicas_ ? replicas_->busy_nanoseconds() : 0);
 }
 
 EngineOptions training_engine_options(const Config& config) {
@@ -16,7 +29,10 @@ EngineOptions training_engine_options(const Config& config) {
           config.training.sequence_length,
           static_cast<int>(config.training.threads),
           StorageKind::training,
-          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum};
+          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum,
+          static_cast<int>(config.parallelism.zero),
+          config.training.dtype == "bf16" ? DType::bf16 : DType::f32,
+          config.state_dtype == "bf16" ? DType::bf16 : DType::f32};
 }
 
 }  // namespace baleen

@@ -1,7 +1,6 @@
 #include "train/engine.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "model/family.h"
 #include "model/rope_table.h"
@@ -9,15 +8,28 @@
 #include "ops/threads.h"
 
 namespace baleen {
+namespace {
 
-Engine::Engine(const EngineOptions& options, Communicator& axis)
+StorageOptions storage_options(const EngineOptions& options, const DataGroup& group) {
+  return {.kind = options.storage,
+          .compute = options.compute,
+          .state = options.state,
+          .stage = options.zero,
+          .shards = group.reduce.size(),
+          .shard = group.reduce.rank(),
+          .ends_share = !options.model.tie_word_embeddings};
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, const DataGroup& group)
     : options_(options),
-      axis_(axis),
+      group_(group),
       device_(create_cpu_device()),
       stream_(device_->create_stream()),
-      units_(*device_, model_units(options.model), axis.size(), options.storage),
+      units_(*device_, model_units(options.model), storage_options(options, group)),
       stage_(options.model, units_),
-      reduction_(axis, units_, options.reduction),
+      sharding_(group, units_, options.reduction),
       context_{*stream_, scratch_} {
   if (options.threads > 0) ops::set_threads(options.threads);
   plan_memory();
@@ -58,8 +70,8 @@ void Engine::plan_memory() {
   micro_batch_.sequences.batch = batch;
   micro_batch_.sequences.length = length;
   micro_batch_.ids = micro_batch_.targets = Tensor(nullptr, DType::i32, {tokens});
-  if (options_.storage == StorageKind::training) run_micro_batch(Pass::gradients, layers, [](int) {});
-  run_micro_batch(Pass::loss, layers, [](int) {});
+  if (options_.storage == StorageKind::training) run_micro_batch(Pass::gradients, layers);
+  run_micro_batch(Pass::loss, layers);
 
   saved_memory_ = device_->allocate("activations", saved.peak());
   scratch_memory_ = device_->allocate("scratch", scratch.peak());
@@ -77,13 +89,14 @@ std::map<std::string, std::size_t> Engine::named_allocations() const {
   return all;
 }
 
-void Engine::run_micro_batch(Pass pass, const LayerContext& layers, const Stage::UnitComplete& complete) {
+void Engine::run_micro_batch(Pass pass, const LayerContext& layers) {
   const Arena::Scope scope(layers.saved);
-  const Stage::Saved saved = stage_.forward(layers, micro_batch_);
+  Sharding::Pass access(sharding_, layers.ops);
+  const Stage::Saved saved = stage_.forward(layers, micro_batch_, access);
   if (pass == Pass::gradients)
-    stage_.loss_and_backward(layers, micro_batch_, saved, loss_sum_, gradient_scale_, complete);
+    stage_.loss_and_backward(layers, micro_batch_, saved, loss_sum_, gradient_scale_, access);
   else
-    stage_.loss(layers, micro_batch_, saved, loss_sum_);
+    stage_.loss(layers, micro_batch_, saved, loss_sum_, access);
 }
 
 void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
@@ -102,22 +115,19 @@ void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
 
 double Engine::gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
-  const double share = options_.reduction == ReduceOp::avg ? axis_.size() : 1;
+  const double share = options_.reduction == ReduceOp::avg ? group_.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
   const LayerContext layers{context_, units_, saved_};
-  units_.zero_gradients(*stream_);
+  GradientReduction& reduction = sharding_.gradients();
+  reduction.begin_step(*stream_);
   stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
   stream_->copy(gradient_scale_.data(), &scale, sizeof scale);
   for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
-    const bool last = first + options_.micro_batch_size == batch.sequences;
+    reduction.begin_micro_step(first + options_.micro_batch_size == batch.sequences);
     load_micro_batch(batch, first);
-    run_micro_batch(Pass::gradients, layers, [&](int unit) {
-      if (last) reduction_.reduce(unit, *stream_);
-    });
+    run_micro_batch(Pass::gradients, layers);
   }
-  const auto begin = std::chrono::steady_clock::now();
-  reduction_.wait(*stream_);
-  exposed_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  reduction.wait(context_);
   double loss_sum = 0;
   stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
   stream_->synchronize();
@@ -129,7 +139,7 @@ double Engine::loss(const HostBatch& batch) {
   stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
   for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
     load_micro_batch(batch, first);
-    run_micro_batch(Pass::loss, layers, [](int) {});
+    run_micro_batch(Pass::loss, layers);
   }
   double loss_sum = 0;
   stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);

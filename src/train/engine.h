@@ -10,7 +10,7 @@
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "model/stage.h"
-#include "sharding/gradient_reduction.h"
+#include "sharding/sharding.h"
 
 namespace baleen {
 
@@ -20,6 +20,8 @@ struct EngineOptions {
   int threads = 0;  // OpenMP threads; 0: as many as the calling thread has set already
   StorageKind storage = StorageKind::training;
   ReduceOp reduction = ReduceOp::sum;
+  int zero = 0;                                          // stage
+  DType compute = DType::f32, state = DType::f32;        // of weights and activations; of master weights and moments
 };
 
 // Sequences in host memory, [sequences, T] each; targets may be ops::ignore_index.
@@ -30,41 +32,47 @@ struct HostBatch {
 
 class Engine {
  public:
-  // `axis`: the ranks that share each global batch. Runs every pass once without memory to learn what it needs, then allocates that.
-  Engine(const EngineOptions& options, Communicator& axis);
+  // `group`: the ranks that share each global batch. Runs every pass once without memory to learn what it needs, then allocates that.
+  Engine(const EngineOptions& options, const DataGroup& group);
 
   UnitStorage& units() { return units_; }
   const UnitStorage& units() const { return units_; }
   Device& device() const { return *device_; }
   ops::Context& context() { return context_; }
-  Communicator& axis() { return axis_; }
+  const DataGroup& group() const { return group_; }
+  // The ranks that share the global batch.
+  Communicator& axis() { return group_.batch; }
 
-  // Zeroes the gradients, adds those of this rank's `batch` micro-batch by micro-batch (sequences: a multiple of the micro-batch), and
-  // all-reduces each unit as soon as the last micro-batch has completed it. Afterwards gradients are those of the mean loss over the
+  // The gradients of this rank's `batch`, micro-batch by micro-batch (sequences: a multiple of the micro-batch), each unit reduced over the
+  // group as soon as a micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over the
   // `valid_tokens` of the global batch. Returns this rank's Σ token losses.
   double gradients(const HostBatch& batch, double valid_tokens);
   // Σ token losses of this rank's sequences (any number), without gradients.
   double loss(const HostBatch& batch);
 
-  // Nanoseconds the compute stream has waited for reductions since construction.
-  std::uint64_t exposed_nanoseconds() const { return exposed_nanoseconds_; }
+  // To be called when the optimizer has changed this rank's slices; and before anything but a pass reads the weights.
+  void publish_weights() { sharding_.weights().publish(*stream_); }
+  void settle_weights() { sharding_.weights().settle(*stream_); }
+
+  // Nanoseconds the compute stream has waited for communication since construction.
+  std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
   // Bytes of every named allocation; activations and scratch by their parts.
   std::map<std::string, std::size_t> named_allocations() const;
 
  private:
   enum class Pass { gradients, loss };
-  void run_micro_batch(Pass pass, const LayerContext& layers, const Stage::UnitComplete& complete);
+  void run_micro_batch(Pass pass, const LayerContext& layers);
   void load_micro_batch(const HostBatch& batch, std::int64_t first);
   // Sizes the arenas by a dry run over every pass the storage allows.
   void plan_memory();
 
   EngineOptions options_;
-  Communicator& axis_;
+  DataGroup group_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   UnitStorage units_;
   Stage stage_;
-  GradientReduction reduction_;
+  Sharding sharding_;
   Arena scratch_, saved_;
   ops::Context context_;
   Buffer scratch_memory_, saved_memory_, fixed_memory_;
@@ -72,7 +80,6 @@ class Engine {
   // Fixed tensors: the micro-batch, the rotary tables, the loss sum [1] fp64 and the gradient scale [1] fp32.
   MicroBatch micro_batch_;
   Tensor loss_sum_, gradient_scale_;
-  std::uint64_t exposed_nanoseconds_ = 0;
 };
 
 }  // namespace baleen

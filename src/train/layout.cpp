@@ -75,6 +75,10 @@ std::string ParallelLayout::text() const {
   return parts.empty() ? "dp=1" : fmt::format("{}", fmt::join(parts, ","));
 }
 
+ParallelLayout layout_of(const ParallelismConfig& config) {
+  return {config.data, config.replicate, config.zero, config.tensor, config.context, config.pipeline, config.schedule, config.virtual_stages};
+}
+
 std::vector<ParallelLayout> parse_layouts(const std::string& text) {
   std::vector<ParallelLayout> layouts;
   for (const std::string& part : split(text, ';'))
@@ -106,8 +110,6 @@ std::vector<ParallelLayout> all_layouts(std::int64_t ranks) {
 
 std::string layout_refusal(const ParallelLayout& layout) {
   const auto refuse = [](const char* what) { return fmt::format("{} is not available in this build", what); };
-  if (layout.zero != 0) return refuse("zero");
-  if (layout.replicate != 1) return refuse("replicate");
   if (layout.tp != 1) return refuse("tensor parallelism");
   if (layout.cp != 1) return refuse("context parallelism");
   if (layout.pp != 1 || layout.virtual_stages != 1) return refuse("pipeline parallelism");

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "train/config.h"
+
 namespace baleen {
 
 struct ParallelLayout {
@@ -21,6 +23,8 @@ struct ParallelLayout {
 std::vector<ParallelLayout> parse_layouts(const std::string& text);
 // Every layout of exactly `ranks` ranks that the keys can express, data parallelism first.
 std::vector<ParallelLayout> all_layouts(std::int64_t ranks);
+// The layout that a resolved [parallelism] asks for.
+ParallelLayout layout_of(const ParallelismConfig& config);
 // Why this build cannot run a layout, or empty.
 std::string layout_refusal(const ParallelLayout& layout);
 

@@ -49,24 +49,30 @@ std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
 
   StepResult result;
   result.loss = valid_tokens > 0 ? loss_sum / valid_tokens : 0.0;
-  result.grad_norm = global_gradient_norm(engine_.context(), axis, engine_.units(), Tensor(norm_sum_.data(), DType::f64, {1}));
+  result.grad_norm = global_gradient_norm(engine_.context(), engine_.group().reduce, engine_.units(), Tensor(norm_sum_.data(), DType::f64, {1}));
   result.lr = schedule_.at(step);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(step, result);
 
   optimizer_.step(engine_.context(), step, result.lr, clip_factor(result.grad_norm, gradient_clip_));
+  engine_.publish_weights();
   return result;
 }
 
-void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) const {
+void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) {
+  // Each rank looks through the gradients it owns; the first parameter that any of them names is the one for the message.
   const UnitStorage& units = engine_.units();
-  std::string parameter = "none";
-  for (const ParameterId id : units.parameters()) {
-    const Tensor gradient = units.gradient(id);
+  const std::vector<ParameterId> parameters = units.parameters();
+  auto first = static_cast<std::int32_t>(parameters.size());
+  for (std::size_t i = 0; i < parameters.size() && first == static_cast<std::int32_t>(parameters.size()); ++i) {
+    const ParameterId id = parameters[i];
+    if (!units.parameter(id).trainable) continue;
+    const Tensor gradient = units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit)));
     const float* values = gradient.as<float>();
-    if (std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) continue;
-    parameter = units.parameter(id).name;
-    break;
+    if (!std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) first = static_cast<std::int32_t>(i);
   }
+  engine_.axis().all_reduce(&first, &first, 1, DType::i32, ReduceOp::min).wait();
+  const std::string parameter =
+      first < static_cast<std::int32_t>(parameters.size()) ? units.parameter(parameters[static_cast<std::size_t>(first)]).name : "none";
   throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
               fmt::format("step {}, first parameter with a non-finite gradient: {}", step, parameter),
               "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");

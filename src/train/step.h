@@ -29,7 +29,7 @@ class TrainingStep {
  private:
   // This rank's part of the global batch of `step`.
   HostBatch next_batch(std::int64_t step);
-  [[noreturn]] void fail_non_finite(std::int64_t step, const StepResult& result) const;
+  [[noreturn]] void fail_non_finite(std::int64_t step, const StepResult& result);
 
   Engine& engine_;
   AdamWOptimizer& optimizer_;

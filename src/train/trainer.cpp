@@ -13,8 +13,8 @@
 #include "checkpoint/directory.h"
 #include "ops/threads.h"
 #include "sharding/replica_check.h"
-#include "train/data_parallel.h"
 #include "train/evaluation.h"
+#include "train/layout.h"
 
 namespace baleen {
 namespace {
@@ -40,8 +40,8 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
-      axis_(create_data_axis(world, config_.parallelism.data)),
-      engine_(training_engine_options(config_), *axis_),
+      axes_(world, config_.parallelism.replicate, config_.parallelism.data),
+      engine_(training_engine_options(config_), axes_.group()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
   prepare_run_directory();
   if (data_.train != nullptr)
@@ -55,7 +55,7 @@ void Trainer::prepare_run_directory() {
     checkpoint::probe_writable(run_, checkpoint_bytes(engine_.units()));
     log::add_file((run_ / "log.txt").string());
   }
-  axis_->barrier().wait();
+  axes_.batch().barrier().wait();
   if (world_.rank() != 0) log::add_file((run_ / "log.txt").string());
 }
 
@@ -67,11 +67,11 @@ void Trainer::restore() {
     for (const std::string& warning : latest.warnings) log::warning("{}", warning);
     if (latest.checkpoint) step = latest.checkpoint->step;
   }
-  axis_->broadcast(&step, sizeof step, DType::u8, 0).wait();
+  axes_.batch().broadcast(&step, sizeof step, DType::u8, 0).wait();
   if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
   if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
   if (step < 0) engine_.units().initialize_weights(config_.training.seed);
-  axis_->barrier().wait();  // everybody has read before anything is deleted
+  axes_.batch().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
   write_file_atomically(run_ / "config.toml", config_toml(config_));
@@ -101,8 +101,8 @@ void Trainer::log_start() const {
   const TrainingConfig& t = config_.training;
   log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(engine_.units().parameter_count()) / 1e6,
             config_.model.vocab_size);
-  log::info("layout: {} ranks of {} threads, data parallel {}, backend {}; {}", world_.size(), ops::threads(), config_.parallelism.data,
-            world_.backend(), engine_.device().description());
+  log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
+            layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
             t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }
@@ -122,7 +122,7 @@ ExitCode Trainer::run() {
       return ExitCode::stopped;
     }
     if (config_.training.eval_every > 0 && (step % config_.training.eval_every == 0 || step == steps)) validate(step);
-    if (config_.fault.replica_check_every > 0 && step % config_.fault.replica_check_every == 0) check_replicas(*axis_, engine_.units());
+    if (config_.fault.replica_check_every > 0 && step % config_.fault.replica_check_every == 0) check_replicas();
     if (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0) save(step);
   }
   if (saved_step_ != steps) save(steps);
@@ -137,7 +137,7 @@ void Trainer::record(const Row& row) {
 
 bool Trainer::train_step(std::int64_t step) {
   const auto begin = Clock::now();
-  const std::uint64_t bytes = axis_->bytes_sent(), busy = axis_->busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
+  const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
   std::optional<StepResult> result;
   try {
     result = training_step_->run(step, stop_());
@@ -169,8 +169,8 @@ bool Trainer::train_step(std::int64_t step) {
   row.tokens_per_s = static_cast<double>(step_tokens) / seconds;
   row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
   row.memory_peak_bytes = engine_.device().peak_bytes();
-  row.comm_bytes = axis_->bytes_sent() - bytes;
-  row.comm_ms = static_cast<double>(axis_->busy_nanoseconds() - busy) / 1e6;
+  row.comm_bytes = axes_.bytes_sent() - bytes;
+  row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
   row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
   if (step % config_.metrics.every == 0 || step == config_.training.steps) record(row);
   progress_->show(row);
@@ -187,14 +187,22 @@ void Trainer::validate(std::int64_t step) {
   progress_->show(row);
 }
 
+void Trainer::check_replicas() {
+  engine_.settle_weights();
+  const DataGroup group = axes_.group();
+  if (engine_.units().keeps_whole_weights()) baleen::check_replicas(group.batch, engine_.units());
+  else if (group.replicas != nullptr) baleen::check_replicas(*group.replicas, engine_.units());
+}
+
 void Trainer::save(std::int64_t step) {
+  engine_.settle_weights();
   TrainingState state;
   state.step = step;
   state.tokens = tokens_;
   state.model_config = model_config_json(config_.model);
   state.tokenizer = data_.tokenizer_json;
   if (data_.train != nullptr) state.data_fingerprint = data_.train->fingerprint().to_json();
-  save_checkpoint(run_, state, *axis_, engine_.units(), config_.checkpoint.keep);
+  save_checkpoint(run_, state, axes_.group(), engine_.units(), config_.checkpoint.keep);
   saved_step_ = step;
 }
 

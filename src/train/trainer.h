@@ -12,6 +12,7 @@
 #include "checkpoint/run_directory.h"
 #include "comm/communicator.h"
 #include "train/config.h"
+#include "train/data_parallel.h"
 #include "train/event_log.h"
 #include "train/metrics.h"
 #include "train/progress.h"
@@ -46,6 +47,8 @@ class Trainer {
   bool train_step(std::int64_t step);
   void validate(std::int64_t step);
   void save(std::int64_t step);
+  // Of the weights that ranks hold in common.
+  void check_replicas();
   template <class Row>
   void record(const Row& row);
 
@@ -56,7 +59,7 @@ class Trainer {
   ResumePolicy resume_;
   std::function<bool()> stop_;
   std::unique_ptr<checkpoint::RunDirectoryLock> lock_;
-  std::unique_ptr<Communicator> axis_;
+  DataAxes axes_;
   Engine engine_;
   AdamWOptimizer optimizer_;
   std::optional<TrainingStep> training_step_;

@@ -21,24 +21,27 @@ using checkpoint::Piece;
 using checkpoint::Placement;
 using checkpoint::StateKind;
 
-// The slices of every unit that `rank` of `size` owns, cut at the borders of the parameters.
-std::vector<Piece> owned_pieces(const UnitStorage& units, int rank) {
+// The slices of every unit that this rank owns, cut at the borders of the parameters: what a frozen parameter has is its weight alone.
+std::vector<Piece> owned_pieces(const UnitStorage& units) {
   std::vector<Piece> pieces;
   for (const ParameterId id : units.parameters()) {
     const ParameterDescription& parameter = units.parameter(id);
-    BALEEN_CHECK(parameter.trainable, "a frozen parameter has no owner yet", parameter.name);
-    const SliceRange slice = units.layout(id.unit).slice(rank);
-    const std::size_t offset = units.layout(id.unit).offset(id.index), elements = static_cast<std::size_t>(parameter.elements());
-    const std::size_t begin = std::max(slice.begin, offset), end = std::min(slice.end, offset + elements);
-    if (begin >= end) continue;
+    const SliceRange range =
+        units.part(id, parameter.trainable ? units.slice(id.unit) : units.layout(id.unit).frozen_slice(units.options().shard));
+    if (range.size() == 0) continue;
     const auto add = [&](StateKind kind, const Tensor& tensor) {
-      Placement placement{parameter.name, kind, parameter.shape, Box::whole(parameter.shape), static_cast<std::int64_t>(begin - offset),
-                          static_cast<std::int64_t>(end - offset)};
-      pieces.push_back({std::move(placement), DType::f32, tensor.as<float>() + (begin - offset)});
+      Placement placement{parameter.name, kind, parameter.shape, Box::whole(parameter.shape), static_cast<std::int64_t>(range.begin),
+                          static_cast<std::int64_t>(range.end)};
+      pieces.push_back({std::move(placement), tensor.dtype(), tensor.data()});
     };
-    add(StateKind::weight, units.weight(id));
-    add(StateKind::exp_avg, units.exp_avg(id));
-    add(StateKind::exp_avg_sq, units.exp_avg_sq(id));
+    if (!parameter.trainable) {
+      const auto begin = static_cast<std::int64_t>(range.begin - units.kept(id).begin);
+      add(StateKind::weight, units.kept_weights(id).rows(begin, static_cast<std::int64_t>(range.size())));
+      continue;
+    }
+    add(StateKind::weight, units.of_updated(units.master(id.unit), id, range));
+    add(StateKind::exp_avg, units.of_updated(units.exp_avg(id.unit), id, range));
+    add(StateKind::exp_avg_sq, units.of_updated(units.exp_avg_sq(id.unit), id, range));
   }
   return pieces;
 }
@@ -106,37 +109,58 @@ TrainingState TrainingState::from_json(const std::string& text, const std::strin
   return state;
 }
 
-std::uint64_t checkpoint_bytes(const UnitStorage& units) { return static_cast<std::uint64_t>(units.parameter_count()) * 3 * sizeof(float); }
+std::uint64_t checkpoint_bytes(const UnitStorage& units) {
+  const StorageOptions& options = units.options();
+  const std::size_t trainable = 3 * dtype_bytes(options.state), frozen = dtype_bytes(options.compute);
+  std::uint64_t bytes = 0;
+  for (const ParameterId id : units.parameters())
+    bytes += static_cast<std::uint64_t>(units.parameter(id).elements()) * (units.parameter(id).trainable ? trainable : frozen);
+  return bytes;
+}
 
-void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, Communicator& axis, const UnitStorage& units, std::int64_t keep) {
+void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
+                     std::int64_t keep) {
+  Communicator& axis = group.batch;
   const bool first = axis.rank() == 0;
+  const bool writes = group.replicas == nullptr || group.replicas->rank() == 0;  // replicas hold the same
   const std::filesystem::path incomplete = checkpoint::checkpoints_folder(run) / (checkpoint::step_name(state.step) + ".incomplete");
   collectively(axis, first, "start a checkpoint", [&] { checkpoint::begin_checkpoint(run, state.step, checkpoint_bytes(units)); });
   std::string records;
-  collectively(axis, true, "write its part of the checkpoint", [&] {
-    const std::vector<Piece> pieces = owned_pieces(units, axis.rank());
-    records = checkpoint::serialise_records(checkpoint::write_rank_files(incomplete, axis.rank(), axis.size(), state.step, pieces));
+  collectively(axis, writes, "write its part of the checkpoint", [&] {
+    const std::vector<Piece> pieces = owned_pieces(units);
+    records = checkpoint::serialise_records(
+        checkpoint::write_rank_files(incomplete, group.reduce.rank(), group.reduce.size(), state.step, pieces));
   });
   const std::vector<std::string> texts = gather_texts(axis, records);
   collectively(axis, first, "complete the checkpoint", [&] {
     std::vector<FileRecord> all;
-    for (const std::string& text : texts)
+    for (const std::string& text : texts) {
+      if (text.empty()) continue;  // of a replica
       for (FileRecord& record : checkpoint::parse_records(text, "a rank's record of its files")) all.push_back(std::move(record));
-    checkpoint::commit_checkpoint(incomplete, state.step, axis.size(), state.to_json(), std::move(all));
+    }
+    checkpoint::commit_checkpoint(incomplete, state.step, group.reduce.size(), state.to_json(), std::move(all));
     checkpoint::prune_checkpoints(run, static_cast<int>(std::min<std::int64_t>(keep, 1 << 30)));
   });
 }
 
 void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, bool with_moments) {
+  constexpr std::size_t chunk = std::size_t{1} << 22;  // elements: what a rank reads at once beside what it keeps
+  std::vector<float> values;
   for (const ParameterId id : units.parameters()) {
     const ParameterDescription& parameter = units.parameter(id);
-    const auto read = [&](StateKind kind, const Tensor& tensor) {
-      reader.read(parameter.name, kind, parameter.shape, 0, parameter.elements(), tensor.as<float>());
+    const auto read = [&](StateKind kind, SliceRange range, const auto& store) {
+      for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
+        const SliceRange piece{begin, std::min(begin + chunk, range.end)};
+        values.resize(piece.size());
+        reader.read(parameter.name, kind, parameter.shape, static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.end), values.data());
+        store(piece);
+      }
     };
-    read(StateKind::weight, units.weight(id));
+    read(StateKind::weight, units.kept(id), [&](SliceRange piece) { units.store(id, piece, values.data()); });
     if (!with_moments || !parameter.trainable) continue;
-    read(StateKind::exp_avg, units.exp_avg(id));
-    read(StateKind::exp_avg_sq, units.exp_avg_sq(id));
+    const SliceRange updated = units.part(id, units.updated(id.unit));
+    read(StateKind::exp_avg, updated, [&](SliceRange piece) { store_floats(units.of_updated(units.exp_avg(id.unit), id, piece), values.data()); });
+    read(StateKind::exp_avg_sq, updated, [&](SliceRange piece) { store_floats(units.of_updated(units.exp_avg_sq(id.unit), id, piece), values.data()); });
   }
 }
 

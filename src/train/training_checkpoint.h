@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/reader.h"
-#include "comm/communicator.h"
+#include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
 
 namespace baleen {
@@ -23,14 +23,16 @@ struct TrainingState {
   static TrainingState from_json(const std::string& text, const std::string& where);
 };
 
-// Saves the slices that the ranks of `axis` own as RUN/checkpoints/step_N, then deletes all but the newest `keep`. Collective.
+// Saves the slices that the ranks of the group own as RUN/checkpoints/step_N, then deletes all but the newest `keep`. Collective.
 // A failure on one rank (disk full) fails the save on all; former checkpoints stay.
-void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, Communicator& axis, const UnitStorage& units, std::int64_t keep);
+void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
+                     std::int64_t keep);
 
 // Bytes that a checkpoint of these units takes on the disk, headers aside.
 std::uint64_t checkpoint_bytes(const UnitStorage& units);
 
-// Fills the weights and, in a training storage, the moments. Throws Error(bad_data) naming what is missing, damaged or of another shape.
+// Fills what this rank keeps of the weights and, in a training storage, of the moments, whatever layout, stage or precision wrote them.
+// Throws Error(bad_data) naming what is missing, damaged or of another shape.
 void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, bool with_moments);
 
 }  // namespace baleen

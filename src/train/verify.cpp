@@ -73,10 +73,10 @@ Measured run_layout(Engine& engine, const Config& config, const Batch& batch) {
   double loss_sum = engine.gradients(batch.part(axis.rank() * share, share), valid);
   axis.all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
   const Buffer sum = engine.device().allocate("gradient norm", sizeof(double));
-  return {loss_sum / valid, global_gradient_norm(engine.context(), axis, engine.units(), Tensor(sum.data(), DType::f64, {1}))};
+  return {loss_sum / valid, global_gradient_norm(engine.context(), engine.group().reduce, engine.units(), Tensor(sum.data(), DType::f64, {1}))};
 }
 
-// The norm of the difference between a gradient and the reference's, and of the reference's own, in fp64.
+// Σ (a - b)² and Σ b² of gradients a and their reference b, in fp64.
 struct Difference {
   double difference = 0, reference = 0;
 };
@@ -89,31 +89,39 @@ Difference compare(const Tensor& gradient, const float* reference) {
     sums.difference += delta * delta;
     sums.reference += static_cast<double>(reference[i]) * reference[i];
   }
+  if (!std::isfinite(sums.difference)) sums.difference = std::numeric_limits<double>::infinity();
+  return sums;
+}
+
+// ‖Δg‖ and ‖g‖ of a parameter whose reference is on rank 0: of the slices together where ranks own slices, else of the rank that is worst.
+Difference compare_parameter(Engine& engine, ParameterId id, const std::vector<float>& reference) {
+  const UnitStorage& units = engine.units();
+  Communicator& axis = engine.axis();
+  std::vector<float> expected(static_cast<std::size_t>(units.parameter(id).elements()));
+  if (axis.rank() == 0) expected = reference;
+  axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
+  const SliceRange range = units.part(id, units.updated(id.unit));
+  Difference sums = compare(units.of_updated(units.updated_gradients(id.unit), id, range), expected.data() + range.begin);
+  if (units.stage() > 0) engine.group().reduce.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::sum).wait();
+  axis.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::max).wait();
   return {std::sqrt(sums.difference), std::sqrt(sums.reference)};
 }
 
-// The reference's gradient of one parameter after another, sent from rank 0, against this rank's. Fills the worst of all ranks.
+// The reference's gradients, on rank 0, against the layout's, parameter after parameter. Fills the worst.
 void compare_gradients(Engine& engine, const std::vector<std::vector<float>>& reference, double reference_norm, LayoutResult& result) {
-  Communicator& axis = engine.axis();
   double worst_ratio = -1;
   std::size_t index = 0;
   for (const ParameterId id : engine.units().parameters()) {
-    const Tensor gradient = engine.units().gradient(id);
-    std::vector<float> expected(static_cast<std::size_t>(gradient.elements()));
-    if (axis.rank() == 0) expected = reference[index];
+    const Difference norms = compare_parameter(engine, id, engine.axis().rank() == 0 ? reference[index] : std::vector<float>{});
     ++index;
-    axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
-    const Difference mine = compare(gradient, expected.data());
-    double difference = std::isfinite(mine.difference) ? mine.difference : std::numeric_limits<double>::infinity();
-    axis.all_reduce(&difference, &difference, 1, DType::f64, ReduceOp::max).wait();
-    const double allowed = relative_bound * mine.reference + floor_bound * reference_norm;
-    const double ratio = difference == 0 ? 0 : difference / allowed;
+    const double allowed = relative_bound * norms.reference + floor_bound * reference_norm;
+    const double ratio = norms.difference == 0 ? 0 : norms.difference / allowed;
     if (ratio <= worst_ratio) continue;
     worst_ratio = ratio;
     result.worst_parameter = engine.units().parameter(id).name;
     // A gradient that is zero in exact arithmetic has no relative error: then both are given relative to the whole gradient.
-    const double scale = mine.reference > 0 ? mine.reference : reference_norm;
-    result.worst_error = scale > 0 ? difference / scale : difference;
+    const double scale = norms.reference > 0 ? norms.reference : reference_norm;
+    result.worst_error = scale > 0 ? norms.difference / scale : norms.difference;
     result.bound = scale > 0 ? allowed / scale : allowed;
   }
   result.ok = worst_ratio <= 1;
@@ -130,9 +138,11 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   VerifyReport report;
   std::vector<std::vector<float>> reference;
-  const auto alone = create_data_axis(world, 1);
-  if (alone != nullptr) {
-    Engine engine(training_engine_options(config), *alone);
+  const DataAxes alone(world, 1, 1);
+  if (alone.member()) {
+    EngineOptions options = training_engine_options(config);
+    options.zero = 0;
+    Engine engine(options, alone.group());
     const Measured measured = run_layout(engine, config, batch);
     report.reference_loss = measured.loss;
     report.reference_grad_norm = measured.grad_norm;
@@ -142,14 +152,16 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
     }
   }
   for (const ParallelLayout& layout : layouts) {
-    const auto axis = create_data_axis(world, layout.dp);
-    if (axis == nullptr) continue;
+    const DataAxes axes(world, layout.replicate, layout.dp);
+    if (!axes.member()) continue;
     LayoutResult result;
     result.layout = layout;
-    Engine engine(training_engine_options(config), *axis);
+    EngineOptions options = training_engine_options(config);
+    options.zero = static_cast<int>(layout.zero);
+    Engine engine(options, axes.group());
     const Measured measured = run_layout(engine, config, batch);
     double norm = report.reference_grad_norm;
-    axis->broadcast(&norm, 1, DType::f64, 0).wait();
+    axes.batch().broadcast(&norm, 1, DType::f64, 0).wait();
     compare_gradients(engine, reference, norm, result);
     result.loss_error = relative(measured.loss, report.reference_loss);
     result.grad_norm_error = relative(measured.grad_norm, report.reference_grad_norm);

@@ -136,14 +136,15 @@ TEST_F(GpuOps, CrossEntropy) {
 
 TEST_F(GpuOps, AdamW) {
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1027}, std::int64_t{65536}}) {
-    const Floats w = random(count), g = random(count), m = random(count, 0.1f), scalars{1e-2f, 0.19f, 0.0975f, 0.7f};
+    const Floats w = random(count), g = random(count), m = random(count, 0.1f), scalars{1e-2f, 0.19f, 0.0975f, 0.7f, 2, 0, 0, 0};
     Floats v = random(count, 0.1f);
     for (float& value : v) value *= value;
     expect_equal(
         [&](Side& side) {
           const Tensor weights = side.put(w, {count}), first = side.put(m, {count}), second = side.put(v, {count});
           side.run([&](Context& context) {
-            ops::adamw(context, weights, side.put(g, {count}), first, second, side.put(scalars, {4}), {0.9f, 0.95f, 1e-8f, 0.1f});
+            ops::adamw(context, {weights, Tensor(), side.put(g, {count}), first, second}, side.put(scalars, {ops::adamw_scalars}),
+                       {0.9f, 0.95f, 1e-8f, 0.1f}, {});
           });
           return std::vector<Floats>{side.get(weights), side.get(first), side.get(second)};
         },

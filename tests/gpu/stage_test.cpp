@@ -48,7 +48,7 @@ class Model {
     loss_ = side.put(std::vector<double>{-1}, {1});
     squares_ = side.put(std::vector<double>{-1}, {1});
     gradient_scale_ = side.put(Floats{1.0f / static_cast<float>(tokens)}, {1});
-    scalars_ = side.poisoned({4});
+    scalars_ = side.poisoned({ops::adamw_scalars});
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const Tensor weight = units_.weight(units_.parameters()[i]);
       side.write(weight.data(), weights[i].data(), weight.bytes());
@@ -94,8 +94,10 @@ class Model {
     for (int unit = 0; unit < units_.units(); ++unit) ops::sum_of_squares(context, squares_, units_.flat_gradients(unit));
     for (const ParameterId id : units_.parameters()) {
       const std::int64_t count = units_.parameter(id).elements();
-      ops::adamw(context, units_.weight(id).reshape({count}), units_.gradient(id).reshape({count}), units_.exp_avg(id).reshape({count}),
-                 units_.exp_avg_sq(id).reshape({count}), scalars_, {0.9f, 0.95f, 1e-3f, 0.1f});
+      ops::adamw(context,
+                 {units_.weight(id).reshape({count}), Tensor(), units_.gradient(id).reshape({count}), units_.exp_avg(id).reshape({count}),
+                  units_.exp_avg_sq(id).reshape({count})},
+                 scalars_, {0.9f, 0.95f, 1e-3f, 0.1f}, {});
     }
   }
 

@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, AdamWSizes, ::testing::Values(0, 1, 7, 64, 20011
 TEST_P(AdamWSizes, AgreesWithTheFormulaForAnyNumberOfThreads) {
   const std::int64_t count = GetParam();
   const AdamWConstants constants{.beta1 = 0.8f, .beta2 = 0.97f, .eps = 1e-3f, .weight_decay = 0.2f};
-  Array scalars(4);
+  Array scalars(adamw_scalars);
   scalars[adamw_learning_rate] = 0.05f, scalars[adamw_correction1] = 0.488f, scalars[adamw_correction2] = 0.0873f;
   scalars[adamw_gradient_factor] = 0.3f;
   Array gradients = Array::normal(2, count);
@@ -26,7 +26,8 @@ TEST_P(AdamWSizes, AgreesWithTheFormulaForAnyNumberOfThreads) {
   const auto run = [&](int threads) {
     const ThreadsScope scope(threads);
     State state{weights0, exp_avg0, exp_avg_sq0};
-    cpu::adamw(state.weights.flat(), gradients.flat(), state.exp_avg.flat(), state.exp_avg_sq.flat(), scalars.flat(), constants);
+    cpu::adamw({state.weights.flat(), Tensor(), gradients.flat(), state.exp_avg.flat(), state.exp_avg_sq.flat()}, scalars.flat(), constants,
+               {});
     return state;
   };
   const State one = run(1), two = run(2);
@@ -49,14 +50,15 @@ TEST(AdamW, TwentyStepsAgreeWithPyTorch) {
   const Golden golden("adamw");
   constexpr std::int64_t count = 37, steps = 20;
   const AdamWConstants constants{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-  Array weights = golden.array("weights"), gradients = golden.array("gradients"), exp_avg(count, 0.0f), exp_avg_sq(count, 0.0f), scalars(4);
+  Array weights = golden.array("weights"), gradients = golden.array("gradients"), exp_avg(count, 0.0f), exp_avg_sq(count, 0.0f);
+  Array scalars(adamw_scalars);
   for (int step = 1; step <= steps; ++step) {
     scalars[adamw_learning_rate] = static_cast<float>(1e-2 * step / steps);
     scalars[adamw_correction1] = static_cast<float>(1 - std::pow(0.9, step));
     scalars[adamw_correction2] = static_cast<float>(1 - std::pow(0.95, step));
     scalars[adamw_gradient_factor] = 1;
-    cpu::adamw(weights.flat(), gradients.tensor({steps, count}).rows(step - 1, 1).reshape({count}), exp_avg.flat(), exp_avg_sq.flat(),
-               scalars.flat(), constants);
+    const Tensor gradient = gradients.tensor({steps, count}).rows(step - 1, 1).reshape({count});
+    cpu::adamw({weights.flat(), Tensor(), gradient, exp_avg.flat(), exp_avg_sq.flat()}, scalars.flat(), constants, {});
   }
   EXPECT_LE(relative_error(weights, golden.want("final_weights")), 1e-6);
   EXPECT_LE(relative_error(exp_avg, golden.want("exp_avg")), 1e-6);

@@ -61,17 +61,53 @@ class Array {
   float operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
   std::vector<double> doubles() const { return {values_.begin(), values_.end()}; }
   bool same_bits(const Array& other) const {
-    return size() == other.size() && (size() == 0 || std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0);
+    return size() == other.size() &&
+           (size() == 0 || std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(float)) == 0);
   }
 
  private:
   std::vector<float> values_;
 };
 
+// The same in bf16.
+class HalfArray {
+ public:
+  explicit HalfArray(std::int64_t count) : values_(static_cast<std::size_t>(count), to_bfloat16(poison)) {}
+  // Each value rounded to nearest.
+  explicit HalfArray(const Array& from) : HalfArray(from.size()) {
+    for (std::int64_t i = 0; i < size(); ++i) (*this)[i] = to_bfloat16(from[i]);
+  }
+
+  Tensor tensor(std::initializer_list<std::int64_t> shape) {
+    const Tensor view(values_.data(), DType::bf16, shape);
+    BALEEN_CHECK(view.elements() == size(), view.elements(), size());
+    return view;
+  }
+  Tensor from(std::int64_t begin) { return Tensor(values_.data() + begin, DType::bf16, {size() - begin}); }
+  Tensor flat() { return from(0); }
+  std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
+  BFloat16& operator[](std::int64_t i) { return values_[static_cast<std::size_t>(i)]; }
+  BFloat16 operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
+  Array floats() const {
+    Array array(size());
+    for (std::int64_t i = 0; i < size(); ++i) array[i] = to_float((*this)[i]);
+    return array;
+  }
+  bool same_bits(const HalfArray& other) const {
+    return size() == other.size() &&
+           (size() == 0 || std::memcmp(values_.data(), other.values_.data(), values_.size() * sizeof(BFloat16)) == 0);
+  }
+
+ private:
+  std::vector<BFloat16> values_;
+};
+
 // Exactly `bytes`, aligned as an arena's memory is, poisoned.
 class Workspace {
  public:
-  explicit Workspace(std::size_t bytes) : data_(::operator new(bytes, std::align_val_t{Arena::alignment})) { std::memset(data_, 0xff, bytes); }
+  explicit Workspace(std::size_t bytes) : data_(::operator new(bytes, std::align_val_t{Arena::alignment})) {
+    std::memset(data_, 0xff, bytes);
+  }
   ~Workspace() { ::operator delete(data_, std::align_val_t{Arena::alignment}); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -93,7 +129,9 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
   if (norm == 0) return std::sqrt(difference);
   return std::sqrt(difference / norm);
 }
-inline double relative_error(const Array& got, const std::vector<double>& want) { return relative_error(got.doubles(), want); }
+inline double relative_error(const Array& got, const std::vector<double>& want) {
+  return relative_error(got.doubles(), want);
+}
 
 // DESIGN.md section 5.
 inline constexpr double fp32_bound = 1e-5;

@@ -1,9 +1,8 @@
 // The instruction set is chosen at run time: the portable code, which no machine that tests would run by itself, must agree with the best.
-#include "ops/cpu/targets.h"
+#include "ops/targets.h"
 
 #include <functional>
 
-#include "hwy/highway.h"
 #include "ops/adamw.h"
 #include "ops/attention_reference.h"
 #include "ops/cross_entropy.h"
@@ -13,28 +12,13 @@
 namespace baleen::ops::testing {
 namespace {
 
-// Runs with the instructions that every processor of this architecture has.
-class PortableScope {
- public:
-  PortableScope() { choose(HWY_STATIC_TARGET); }
-  ~PortableScope() { choose(0); }
-  PortableScope(const PortableScope&) = delete;
-  PortableScope& operator=(const PortableScope&) = delete;
-
- private:
-  static void choose(std::int64_t targets) {
-    hwy::SetSupportedTargetsForTest(targets);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
 // Each result of `run` must be near, but not all have the same bits: otherwise the portable code did not run.
 void expect_agreement(const std::function<std::vector<Array>()>& run) {
   const ThreadsScope threads(2);
   const std::vector<Array> best = run();
   std::vector<Array> portable;
   {
-    const PortableScope scope;
+    const InstructionsScope scope(true);
     portable = run();
   }
   ASSERT_EQ(best.size(), portable.size());
@@ -78,13 +62,13 @@ TEST(PortableCode, AgreesInNormAndSwiglu) {
 TEST(PortableCode, AgreesInCrossEntropyAndAdamW) {
   expect_agreement([] {
     Array logits = Array::normal(1, 3 * 77, 3.0f), weights = Array::normal(2, 100), gradients = Array::normal(3, 100), exp_avg(100, 0.1f);
-    Array exp_avg_sq(100, 0.2f), scalars(4, 0.5f), loss(1);
+    Array exp_avg_sq(100, 0.2f), scalars(adamw_scalars, 0.5f), loss(1);
     std::vector<std::int32_t> targets{5, 76, 0};
     double sum = 0;
     float scale = 0.5f;
     cpu::cross_entropy_forward_backward(Tensor(&sum, DType::f64, {1}), logits.tensor({3, 77}), Tensor(targets.data(), DType::i32, {3}),
                                         Tensor(&scale, DType::f32, {1}));
-    cpu::adamw(weights.flat(), gradients.flat(), exp_avg.flat(), exp_avg_sq.flat(), scalars.flat(), AdamWConstants());
+    cpu::adamw({weights.flat(), Tensor(), gradients.flat(), exp_avg.flat(), exp_avg_sq.flat()}, scalars.flat(), AdamWConstants(), {});
     cpu::sum_of_squares(Tensor(&sum, DType::f64, {1}), gradients.flat());
     loss[0] = static_cast<float>(sum);
     return std::vector<Array>{logits, weights, exp_avg, exp_avg_sq, loss};

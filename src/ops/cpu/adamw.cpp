@@ -1,6 +1,9 @@
 #include "ops/adamw.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <type_traits>
 
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
@@ -13,25 +16,119 @@
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
-// scalars as adamw.h describes them: learning rate, the two bias corrections, the factor on the gradients.
-void AdamWElements(float* weights, const float* gradients, float* exp_avg, float* exp_avg_sq, std::size_t count, const float* scalars,
-                   const AdamWConstants& constants) {
+#if HWY_TARGET == HWY_SCALAR
+void PhiloxWords(std::uint64_t key, std::uint64_t first, std::uint64_t high, std::size_t blocks, std::uint32_t* words) {
+  for (std::size_t i = 0; i < blocks; ++i) std::ranges::copy(Philox(key)(first + i, high), words + 4 * i);
+}
+#else
+// Philox of base/rng.h, a counter a lane: words[4 · i + j] is word j of block `first + i`, for i in [0, blocks) and on to whole vectors.
+void PhiloxWords(std::uint64_t key, std::uint64_t first, std::uint64_t high, std::size_t blocks, std::uint32_t* words) {
+  const BitsTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  // The products' high and low halves, lane by lane.
+  const auto multiply = [d](BitsVec a, std::uint32_t by, BitsVec& high_half, BitsVec& low_half) HWY_ATTR {
+    const BitsVec factor = hn::Set(d, by);
+    const auto even = hn::MulEven(a, factor), odd = hn::MulEven(hn::Reverse2(d, a), factor);
+    const BitsVec even_words = hn::BitCast(d, even), odd_words = hn::BitCast(d, odd);
+    high_half = hn::OddEven(odd_words, hn::Reverse2(d, even_words));
+    low_half = hn::OddEven(hn::Reverse2(d, odd_words), even_words);
+  };
+  for (std::size_t i = 0; i < blocks; i += lanes) {
+    const std::uint64_t low = first + i;
+    BitsVec c0 = hn::Add(hn::Iota(d, 0u), hn::Set(d, static_cast<std::uint32_t>(low)));
+    const auto carried = hn::Lt(c0, hn::Set(d, static_cast<std::uint32_t>(low)));
+    BitsVec c1 = hn::Set(d, static_cast<std::uint32_t>(low >> 32));
+    c1 = hn::IfThenElse(carried, hn::Add(c1, hn::Set(d, 1u)), c1);
+    BitsVec c2 = hn::Set(d, static_cast<std::uint32_t>(high)), c3 = hn::Set(d, static_cast<std::uint32_t>(high >> 32));
+    auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      BitsVec high0, low0, high1, low1;
+      multiply(c0, 0xD2511F53u, high0, low0);
+      multiply(c2, 0xCD9E8D57u, high1, low1);
+      c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, k0)), c1 = low1;
+      c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, k1)), c3 = low0;
+      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    hn::StoreInterleaved4(c0, c1, c2, c3, d, words + 4 * i);
+  }
+}
+#endif
+
+// Random bits of a run of one tensor's elements, two a word.
+constexpr std::size_t random_run = 512;
+class RandomBits {
+ public:
+  void Fill(std::uint64_t key, std::uint64_t high, std::uint64_t element, std::size_t count) {
+    offset_ = element % 8;
+    HWY_ALIGN std::uint32_t words[most_words];
+    const std::size_t blocks = (offset_ + count + 7) / 8;
+    PhiloxWords(key, element / 8, high, blocks, words);
+    std::memcpy(halves_, words, blocks * 4 * sizeof(std::uint32_t));
+  }
+  // The vector at the end of a run reads past what Fill made, but inside the array: those lanes are not stored.
+  BitsVec At(std::size_t i) const { return hn::PromoteTo(BitsTag(), hn::LoadU(HalfBitsTag(), halves_ + offset_ + i)); }
+
+ private:
+  static constexpr std::size_t most_words = random_run / 2 + 4 + 4 * HWY_MAX_BYTES / sizeof(std::uint32_t);
+  std::size_t offset_ = 0;
+  HWY_ALIGN std::uint16_t halves_[2 * most_words] = {};
+};
+
+template <class Width>
+HWY_INLINE void StoreRounded(FloatVec value, float* to, Width width, const RandomBits&, std::size_t) {
+  StoreVec(value, to, width);
+}
+template <class Width>
+HWY_INLINE void StoreRounded(FloatVec value, BFloat16* to, Width width, const RandomBits& bits, std::size_t i) {
+  StoreHalfBits(UpperHalves(value, bits.At(i)), to, width);
+}
+
+// scalars as adamw.h describes them.
+template <class Master, class State>
+void UpdateElements(Master* master, BFloat16* weights, const float* gradients, State* exp_avg, State* exp_avg_sq, std::size_t count,
+                    const float* scalars, const AdamWConstants& constants, std::uint64_t key, std::uint64_t first) {
   const FloatTag d;
   const FloatVec factor = hn::Set(d, scalars[adamw_gradient_factor]);
   const FloatVec beta1 = hn::Set(d, constants.beta1), beta2 = hn::Set(d, constants.beta2);
   const FloatVec one_minus_beta1 = hn::Set(d, 1.0f - constants.beta1), one_minus_beta2 = hn::Set(d, 1.0f - constants.beta2);
   const FloatVec inverse_correction1 = hn::Set(d, 1.0f / scalars[adamw_correction1]);
   const FloatVec inverse_correction2 = hn::Set(d, 1.0f / scalars[adamw_correction2]);
-  const FloatVec rate = hn::Set(d, scalars[adamw_learning_rate]), decay = hn::Set(d, constants.weight_decay), eps = hn::Set(d, constants.eps);
-  ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR {
-    const FloatVec g = hn::Mul(factor, LoadVec(gradients + i, width));
-    const FloatVec m = Fma(beta1, LoadVec(exp_avg + i, width), hn::Mul(one_minus_beta1, g));
-    const FloatVec v = Fma(beta2, LoadVec(exp_avg_sq + i, width), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
-    const FloatVec w = LoadVec(weights + i, width);
-    const FloatVec update = hn::Div(hn::Mul(m, inverse_correction1), hn::Add(hn::Sqrt(hn::Mul(v, inverse_correction2)), eps));
-    StoreVec(m, exp_avg + i, width);
-    StoreVec(v, exp_avg_sq + i, width);
-    StoreVec(hn::NegMulAdd(rate, Fma(decay, w, update), w), weights + i, width);
+  const FloatVec rate = hn::Set(d, scalars[adamw_learning_rate]), decay = hn::Set(d, constants.weight_decay),
+                 eps = hn::Set(d, constants.eps);
+  const auto counter_high = [step = static_cast<std::uint64_t>(scalars[adamw_step])](std::uint64_t tensor) { return 4 * step + tensor; };
+  RandomBits master_bits, exp_avg_bits, exp_avg_sq_bits;
+  for (std::size_t begin = 0; begin < count; begin += random_run) {
+    const std::size_t run = HWY_MIN(random_run, count - begin);
+    if constexpr (std::is_same_v<Master, BFloat16>) master_bits.Fill(key, counter_high(stochastic_master), first + begin, run);
+    if constexpr (std::is_same_v<State, BFloat16>) {
+      exp_avg_bits.Fill(key, counter_high(stochastic_exp_avg), first + begin, run);
+      exp_avg_sq_bits.Fill(key, counter_high(stochastic_exp_avg_sq), first + begin, run);
+    }
+    ForVectors(run, [&](std::size_t j, auto width) HWY_ATTR {
+      const std::size_t i = begin + j;
+      const FloatVec g = hn::Mul(factor, LoadVec(gradients + i, width));
+      const FloatVec m = Fma(beta1, LoadVec(exp_avg + i, width), hn::Mul(one_minus_beta1, g));
+      const FloatVec v = Fma(beta2, LoadVec(exp_avg_sq + i, width), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
+      const FloatVec w = LoadVec(master + i, width);
+      const FloatVec update = hn::Div(hn::Mul(m, inverse_correction1), hn::Add(hn::Sqrt(hn::Mul(v, inverse_correction2)), eps));
+      StoreRounded(m, exp_avg + i, width, exp_avg_bits, j);
+      StoreRounded(v, exp_avg_sq + i, width, exp_avg_sq_bits, j);
+      StoreRounded(hn::NegMulAdd(rate, Fma(decay, w, update), w), master + i, width, master_bits, j);
+      if (weights != nullptr) StoreVec(LoadVec(master + i, width), weights + i, width);
+    });
+  }
+}
+
+void AdamWElements(const AdamWTensors& tensors, std::size_t begin, std::size_t count, const float* scalars, const AdamWConstants& constants,
+                   const StochasticRounding& rounding) {
+  ForStorage(tensors.master.dtype(), [&](auto master) HWY_ATTR {
+    ForStorage(tensors.exp_avg.dtype(), [&](auto state) HWY_ATTR {
+      using Master = decltype(master);
+      using State = decltype(state);
+      UpdateElements(tensors.master.as<Master>() + begin, tensors.weights.defined() ? tensors.weights.as<BFloat16>() + begin : nullptr,
+                     tensors.gradients.as<float>() + begin, tensors.exp_avg.as<State>() + begin, tensors.exp_avg_sq.as<State>() + begin,
+                     count, scalars, constants, rounding_key(rounding), rounding.first + begin);
+    });
   });
 }
 
@@ -61,16 +158,19 @@ namespace baleen::ops::cpu {
 HWY_EXPORT(AdamWElements);
 HWY_EXPORT(SumOfSquares);
 
-void adamw(const Tensor& weights, const Tensor& gradients, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& step_scalars,
-           const AdamWConstants& constants) {
-  require_fp32("AdamW", {&weights, &gradients, &exp_avg, &exp_avg_sq, &step_scalars});
-  const std::int64_t count = weights.elements();
+void adamw(const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWConstants& constants, const StochasticRounding& rounding) {
+  const auto& [master, weights, gradients, exp_avg, exp_avg_sq] = tensors;
+  require_fp32("AdamW", {&gradients, &step_scalars});
+  require_compute_dtype("AdamW", {&master, &exp_avg});
+  require_dtype("AdamW", exp_avg.dtype(), {&exp_avg_sq});
+  require_dtype("AdamW", DType::bf16, {&weights});
+  const std::int64_t count = master.elements();
   BALEEN_CHECK(gradients.elements() == count && exp_avg.elements() == count && exp_avg_sq.elements() == count, count, gradients.elements());
-  BALEEN_CHECK(step_scalars.elements() == 4, step_scalars.elements());
+  BALEEN_CHECK(!weights.defined() || weights.elements() == count, count, weights.elements());
+  BALEEN_CHECK(step_scalars.elements() == adamw_scalars, step_scalars.elements());
   parallel_ranges(count, 1024, worthwhile_rows(1), [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(AdamWElements)
-    (weights.as<float>() + begin, gradients.as<float>() + begin, exp_avg.as<float>() + begin, exp_avg_sq.as<float>() + begin,
-     static_cast<std::size_t>(end - begin), step_scalars.as<float>(), constants);
+    (tensors, static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin), step_scalars.as<float>(), constants, rounding);
   });
 }
 
@@ -85,8 +185,8 @@ void sum_of_squares(const Tensor& sum, const Tensor& values) {
   std::array<double, most_blocks> partial;
   parallel_ranges(blocks, 1, 8192 / unit, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      partial[static_cast<std::size_t>(i)] = HWY_DYNAMIC_DISPATCH(SumOfSquares)(
-          values.as<float>() + i * block, static_cast<std::size_t>(std::min(block, count - i * block)));
+      partial[static_cast<std::size_t>(i)] =
+          HWY_DYNAMIC_DISPATCH(SumOfSquares)(values.as<float>() + i * block, static_cast<std::size_t>(std::min(block, count - i * block)));
   });
   double total = 0;
   for (std::int64_t i = 0; i < blocks; ++i) total += partial[static_cast<std::size_t>(i)];

@@ -14,8 +14,21 @@ namespace baleen::ops::cpu {
 inline void require_fp32(const char* operation, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors)
     if (tensor->defined() && tensor->dtype() != DType::f32)
-      throw Error(ExitCode::bad_config, std::string(operation) + " has no " + std::string(dtype_name(tensor->dtype())) + " version on the CPU",
-                  "training.dtype", "use dtype = \"fp32\" with device = \"cpu\"");
+      throw Error(ExitCode::bad_config,
+                  std::string(operation) + " has no " + std::string(dtype_name(tensor->dtype())) + " version on the CPU", "training.dtype",
+                  "use dtype = \"fp32\" with device = \"cpu\"");
+}
+
+// Activations and weights are fp32 or bf16.
+inline void require_compute_dtype(const char* operation, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* tensor : tensors)
+    if (tensor->defined() && tensor->dtype() != DType::bf16) require_fp32(operation, {tensor});
+}
+
+// One dtype for all of them: layers promise it.
+inline void require_dtype(const char* operation, DType dtype, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* tensor : tensors)
+    BALEEN_CHECK(!tensor->defined() || tensor->dtype() == dtype, operation, dtype_name(tensor->dtype()), dtype_name(dtype));
 }
 
 // Each of the indices in [0, limit), or equal to `except`. A wrong one would read or write outside the array.

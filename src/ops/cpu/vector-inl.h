@@ -11,6 +11,8 @@
 
 #include <hwy/highway.h>
 
+#include "base/dtype.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
@@ -24,9 +26,13 @@ struct Part {
   std::size_t count;
 };
 
-// Every element the operations read or write goes through these four, so that another storage type is four overloads more.
-HWY_INLINE FloatVec LoadVec(const float* from, Whole) { return hn::LoadU(FloatTag(), from); }
-HWY_INLINE void StoreVec(FloatVec value, float* to, Whole) { hn::StoreU(value, FloatTag(), to); }
+// Every element the operations read or write goes through these, in either storage type: arithmetic is fp32.
+HWY_INLINE FloatVec LoadVec(const float* from, Whole) {
+  return hn::LoadU(FloatTag(), from);
+}
+HWY_INLINE void StoreVec(FloatVec value, float* to, Whole) {
+  hn::StoreU(value, FloatTag(), to);
+}
 // A masked load of an instruction set without them reads past the end: go through the stack. Only the last vector of a row comes here.
 HWY_INLINE FloatVec LoadVec(const float* from, Part part) {
   const FloatTag d;
@@ -41,8 +47,62 @@ HWY_INLINE void StoreVec(FloatVec value, float* to, Part part) {
   for (std::size_t i = 0; i < part.count; ++i) to[i] = lanes[i];
 }
 
+// bf16 in memory, fp32 in registers.
+using BitsTag = hn::RebindToUnsigned<FloatTag>;
+using BitsVec = hn::Vec<BitsTag>;
+using HalfBitsTag = hn::Rebind<std::uint16_t, FloatTag>;
+HWY_INLINE FloatVec FromBFloat16Bits(hn::Vec<HalfBitsTag> bits) {
+  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(BitsTag(), bits)));
+}
+HWY_INLINE FloatVec LoadVec(const BFloat16* from, Whole) {
+  return FromBFloat16Bits(hn::LoadU(HalfBitsTag(), reinterpret_cast<const std::uint16_t*>(from)));
+}
+HWY_INLINE FloatVec LoadVec(const BFloat16* from, Part part) {
+  HWY_ALIGN std::uint16_t lanes[HWY_MAX_BYTES / sizeof(float)] = {};
+  for (std::size_t i = 0; i < part.count; ++i) lanes[i] = from[i].bits;
+  return FromBFloat16Bits(hn::Load(HalfBitsTag(), lanes));
+}
+// The upper halves of value's bits after `addend`, below 2^16, was added to them; a NaN stays a NaN.
+HWY_INLINE hn::Vec<HalfBitsTag> UpperHalves(FloatVec value, BitsVec addend) {
+  const BitsTag du;
+  const BitsVec bits = hn::BitCast(du, value);
+  const BitsVec rounded = hn::ShiftRight<16>(hn::Add(bits, addend));
+  const BitsVec quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
+  const BitsVec kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet, rounded);
+  return hn::DemoteTo(HalfBitsTag(), hn::BitCast(hn::RebindToSigned<FloatTag>(), kept));
+}
+// Round to nearest, ties to even, as to_bfloat16.
+HWY_INLINE hn::Vec<HalfBitsTag> ToBFloat16Bits(FloatVec value) {
+  const BitsTag du;
+  const BitsVec odd = hn::And(hn::ShiftRight<16>(hn::BitCast(du, value)), hn::Set(du, 1u));
+  return UpperHalves(value, hn::Add(odd, hn::Set(du, 0x7fffu)));
+}
+HWY_INLINE void StoreHalfBits(hn::Vec<HalfBitsTag> bits, BFloat16* to, Whole) {
+  hn::StoreU(bits, HalfBitsTag(), reinterpret_cast<std::uint16_t*>(to));
+}
+HWY_INLINE void StoreHalfBits(hn::Vec<HalfBitsTag> bits, BFloat16* to, Part part) {
+  HWY_ALIGN std::uint16_t lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(bits, HalfBitsTag(), lanes);
+  for (std::size_t i = 0; i < part.count; ++i) to[i].bits = lanes[i];
+}
+template <class Width>
+HWY_INLINE void StoreVec(FloatVec value, BFloat16* to, Width width) {
+  StoreHalfBits(ToBFloat16Bits(value), to, width);
+}
+
+// body(float()) or body(BFloat16()), by what a tensor holds.
+template <class Body>
+HWY_INLINE void ForStorage(DType dtype, const Body& body) {
+  if (dtype == DType::bf16)
+    body(BFloat16());
+  else
+    body(float());
+}
+
 // The lanes that a load or store covers, and `other` in the rest.
-HWY_INLINE FloatVec Covered(FloatVec value, Whole, FloatVec) { return value; }
+HWY_INLINE FloatVec Covered(FloatVec value, Whole, FloatVec) {
+  return value;
+}
 HWY_INLINE FloatVec Covered(FloatVec value, Part part, FloatVec other) {
   return hn::IfThenElse(hn::FirstN(FloatTag(), part.count), value, other);
 }
@@ -56,11 +116,17 @@ HWY_INLINE void ForVectors(std::size_t count, const Body& body) {
   if (i < count) body(i, Part{count - i});
 }
 
-HWY_INLINE float SumLanes(FloatVec v) { return hn::GetLane(hn::SumOfLanes(FloatTag(), v)); }
-HWY_INLINE float MaxLanes(FloatVec v) { return hn::GetLane(hn::MaxOfLanes(FloatTag(), v)); }
+HWY_INLINE float SumLanes(FloatVec v) {
+  return hn::GetLane(hn::SumOfLanes(FloatTag(), v));
+}
+HWY_INLINE float MaxLanes(FloatVec v) {
+  return hn::GetLane(hn::MaxOfLanes(FloatTag(), v));
+}
 
 // a · b + c with the same rounding for every instruction set that has a fused multiply-add.
-HWY_INLINE FloatVec Fma(FloatVec a, FloatVec b, FloatVec c) { return hn::MulAdd(a, b, c); }
+HWY_INLINE FloatVec Fma(FloatVec a, FloatVec b, FloatVec c) {
+  return hn::MulAdd(a, b, c);
+}
 
 // 2^f · 2^n for |f| ≤ ½, where `shifted` is 1.5 · 2^23 + n: n then stands in the low bits, and shifting them to the exponent's place is all
 // the scaling there is. The polynomial is the minimax fit of 2^f on [-½, ½] in relative error, 1.6e-8 with these fp32 coefficients.

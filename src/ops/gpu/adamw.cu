@@ -56,18 +56,19 @@ __global__ void add_squares(std::int64_t blocks, double* total, const double* pa
 
 }  // namespace
 
-void adamw(Stream& stream, const Tensor& weights, const Tensor& gradients, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-           const Tensor& step_scalars, const AdamWConstants& constants) {
-  require_fp32("AdamW", {&weights, &gradients, &exp_avg, &exp_avg_sq, &step_scalars});
-  const std::int64_t count = weights.elements();
+void adamw(Stream& stream, const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWConstants& constants,
+           const StochasticRounding&) {
+  const Tensor &master = tensors.master, &gradients = tensors.gradients, &exp_avg = tensors.exp_avg, &exp_avg_sq = tensors.exp_avg_sq;
+  require_fp32("AdamW", {&master, &tensors.weights, &gradients, &exp_avg, &exp_avg_sq, &step_scalars});
+  BALEEN_CHECK(!tensors.weights.defined(), "compute weights in fp32 are the master");
+  const std::int64_t count = master.elements();
   BALEEN_CHECK(gradients.elements() == count && exp_avg.elements() == count && exp_avg_sq.elements() == count, count, gradients.elements());
-  BALEEN_CHECK(step_scalars.elements() == 4, step_scalars.elements());
+  BALEEN_CHECK(step_scalars.elements() == adamw_scalars, step_scalars.elements());
   if (count == 0) return;
-  for_width<float>(count, {weights.data(), gradients.data(), exp_avg.data(), exp_avg_sq.data()}, [&](auto width) {
+  for_width<float>(count, {master.data(), gradients.data(), exp_avg.data(), exp_avg_sq.data()}, [&](auto width) {
     constexpr int W = decltype(width)::value;
     update_elements<W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(
-        count, weights.as<float>(), gradients.as<float>(), exp_avg.as<float>(), exp_avg_sq.as<float>(), step_scalars.as<float>(),
-        constants);
+        count, master.as<float>(), gradients.as<float>(), exp_avg.as<float>(), exp_avg_sq.as<float>(), step_scalars.as<float>(), constants);
   });
   check_launch("AdamW");
 }

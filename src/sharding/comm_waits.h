@@ -1,0 +1,25 @@
+// Waits of the compute stream for communication, and the host time they took.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "device/stream.h"
+
+namespace baleen {
+
+class CommWaits {
+ public:
+  // Makes `compute` wait for `event`.
+  void wait(Stream& compute, const Event& event) {
+    const auto begin = std::chrono::steady_clock::now();
+    compute.wait(event);
+    nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  }
+  std::uint64_t nanoseconds() const { return nanoseconds_; }
+
+ private:
+  std::uint64_t nanoseconds_ = 0;
+};
+
+}  // namespace baleen

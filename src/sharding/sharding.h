@@ -1,0 +1,41 @@
+// The stages of ZeRO over the units of a model: what a training step calls around its passes and its optimizer.
+#pragma once
+
+#include "sharding/gradient_reduction.h"
+#include "sharding/unit_access.h"
+#include "sharding/weight_gathering.h"
+
+namespace baleen {
+
+class Sharding {
+ public:
+  // `storage` must be laid out for the group: shards = the size of group.reduce, shard = the rank there.
+  Sharding(const DataGroup& group, UnitStorage& storage, ReduceOp op)
+      : weights_(group, storage, waits_), gradients_(group, storage, op, waits_) {}
+
+  // One pass over the units on the given stream, for the length of a scope.
+  class Pass final : public UnitAccess {
+   public:
+    Pass(Sharding& sharding, ops::Context& compute) : sharding_(sharding), compute_(compute) {}
+    void weights_needed(int unit, int next) override { sharding_.weights_.needed(unit, next, compute_); }
+    void weights_done(int unit) override { sharding_.weights_.done(unit, compute_); }
+    void gradients_needed(int unit) override { sharding_.gradients_.needed(unit, compute_); }
+    void gradients_done(int unit) override { sharding_.gradients_.done(unit, compute_); }
+
+   private:
+    Sharding& sharding_;
+    ops::Context& compute_;
+  };
+
+  GradientReduction& gradients() { return gradients_; }
+  WeightGathering& weights() { return weights_; }
+  // Nanoseconds the compute stream has waited for communication since construction.
+  std::uint64_t exposed_nanoseconds() const { return waits_.nanoseconds(); }
+
+ private:
+  CommWaits waits_;
+  WeightGathering weights_;
+  GradientReduction gradients_;
+};
+
+}  // namespace baleen
