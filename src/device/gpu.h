@@ -19,6 +19,8 @@ struct GpuList {
 // Never throws: a machine without a GPU or without its driver is no error.
 GpuList list_gpus();
 bool gpu_available();
+// Whether `pointer` points into memory of a GPU.
+bool is_gpu_memory(const void* pointer);
 
 struct GpuOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every wait of the host for the device

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -55,9 +56,18 @@ inline constexpr auto gpuEventQuery = &cudaEventQuery;
 inline constexpr auto gpuGraphDestroy = &cudaGraphDestroy;
 inline constexpr auto gpuGraphExecDestroy = &cudaGraphExecDestroy;
 inline constexpr auto gpuGraphLaunch = &cudaGraphLaunch;
+inline constexpr auto gpuProfilerStart = &cudaProfilerStart;
+inline constexpr auto gpuProfilerStop = &cudaProfilerStop;
 // Those that the vendor overloads or gives default arguments, which a pointer cannot carry.
 inline gpuError_t gpuMalloc(void** data, std::size_t bytes) {
   return cudaMalloc(data, bytes);
+}
+// A pointer that the runtime has never seen is the host's.
+inline bool gpuIsDevicePointer(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess) return attributes.type == cudaMemoryTypeDevice;
+  cudaGetLastError();
+  return false;
 }
 inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) {
   return cudaGetDeviceProperties(properties, index);
@@ -106,6 +116,10 @@ inline constexpr auto gpublas_transpose = CUBLAS_OP_T;
 inline constexpr auto gpublas_f32 = CUDA_R_32F;
 inline constexpr auto gpublas_bf16 = CUDA_R_16BF;
 inline constexpr auto gpublas_compute_f32 = CUBLAS_COMPUTE_32F;  // full fp32 products, no TF32
+using gpublasLtEpilogue_t = cublasLtEpilogue_t;
+inline constexpr auto gpublas_epilogue_bias = CUBLASLT_EPILOGUE_BIAS;
+inline constexpr auto gpublas_desc_epilogue = CUBLASLT_MATMUL_DESC_EPILOGUE;
+inline constexpr auto gpublas_desc_bias = CUBLASLT_MATMUL_DESC_BIAS_POINTER;
 inline constexpr auto gpublas_desc_transa = CUBLASLT_MATMUL_DESC_TRANSA;
 inline constexpr auto gpublas_desc_transb = CUBLASLT_MATMUL_DESC_TRANSB;
 inline constexpr auto gpublas_pref_workspace = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;

@@ -35,10 +35,13 @@ class Linear {
     ParameterId first;
     std::int64_t begin = 0, outputs = 0;  // columns of y
   };
+  // Consecutive biases that are contiguous in memory.
   struct Bias {
-    ParameterId id;
-    std::int64_t begin = 0;  // column of y
+    ParameterId first;
+    std::int64_t begin = 0, outputs = 0;  // columns of y
   };
+  void add_bias(const UnitStorage& units, ParameterId bias, std::int64_t outputs);
+  static Tensor joined(const Bias& bias, const Tensor& first);
   // The run's weight or gradient as an [O, I] matrix, however it is stored.
   ops::Matrix matrix(const Run& run, const Tensor& tensor) const;
 

@@ -10,7 +10,9 @@
 // Master weights are memory of their own only where weights are computed with in another precision than they are kept in.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -107,6 +109,8 @@ class UnitStorage {
  private:
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
   Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
+  // Host values into this device's memory, rounded to its dtype.
+  void write(const Tensor& to, const float* values);
 
   StorageOptions options_;
   std::vector<UnitDescription> descriptions_;
@@ -115,6 +119,9 @@ class UnitStorage {
   std::vector<std::size_t> weight_begin_, gradient_begin_, updated_begin_;
   Buffer weights_, gradients_, master_, exp_avg_, exp_avg_sq_;
   UnitPool weight_pool_, gradient_pool_;
+  // Where the host cannot reach the memory: what carries values there, and where they are rounded before.
+  std::unique_ptr<Stream> copies_;
+  std::vector<std::byte> staging_;
 };
 
 // fp32 values into a tensor of fp32 or bf16 (rounded to nearest even) in host memory.

@@ -12,6 +12,10 @@ bool gpu_available() {
   return false;
 }
 
+bool is_gpu_memory(const void*) {
+  return false;
+}
+
 std::unique_ptr<Device> create_gpu_device(int, const GpuOptions&) {
   throw Error(ExitCode::bad_config, "this build has no GPU support", "training.device",
               "use device = \"cpu\", or build where the GPU compiler is found (see README.md)");

@@ -214,6 +214,10 @@ bool gpu_available() {
   return !list_gpus().names.empty();
 }
 
+bool is_gpu_memory(const void* pointer) {
+  return pointer != nullptr && gpuIsDevicePointer(pointer);
+}
+
 std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::bad_config, "GPU " + std::to_string(index) + " cannot be used: " + why, "training.device",

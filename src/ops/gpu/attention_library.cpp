@@ -207,7 +207,7 @@ bool attention_library_run(Stream& stream, const AttentionShape& shape, Attentio
   if (pass == AttentionPass::backward)
     arrays.insert({{uid_d_out, t.d_out.data()}, {uid_d_q, t.d_q.data()}, {uid_d_k, t.d_k.data()}, {uid_d_v, t.d_v.data()}});
   fe::detail::set_stream(handle, native_stream(stream));
-  if (const auto status = plan.graph->execute(handle, arrays, workspace); !status.is_good())
+  if (auto status = plan.graph->execute(handle, arrays, workspace); !status.is_good())
     throw Error(ExitCode::rank_failed, "the GPU's attention library failed: " + status.get_message(), "attention",
                 "run again; if it stays, report it with the command and config");
   return true;

@@ -71,18 +71,24 @@ struct Operands {
   void* out;
   const void *a, *b;
   bool accumulate;
+  const void* bias;
   void* workspace;
 };
 
 // One shape's descriptions and method. The library thinks in columns: it computes outᵀ = bᵀ · aᵀ, and a row-major matrix is its transpose.
 class Product {
  public:
-  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b) : handle_(handle), blas_(gpu_blas()) {
+  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b, const void* bias) : handle_(handle), blas_(gpu_blas()) {
     blas_check(blas_.desc_create(description_.out(), gpublas_compute_f32, gpublas_f32), "describing a product");
     const gpublasOperation_t b_operation = b.transposed ? gpublas_transpose : gpublas_normal;
     const gpublasOperation_t a_operation = a.transposed ? gpublas_transpose : gpublas_normal;
     blas_check(blas_.desc_set(description_.get(), gpublas_desc_transa, &b_operation, sizeof b_operation), "describing a product");
     blas_check(blas_.desc_set(description_.get(), gpublas_desc_transb, &a_operation, sizeof a_operation), "describing a product");
+    if (bias != nullptr) {
+      const gpublasLtEpilogue_t epilogue = gpublas_epilogue_bias;
+      blas_check(blas_.desc_set(description_.get(), gpublas_desc_epilogue, &epilogue, sizeof epilogue), "describing a product");
+      set_bias(bias);
+    }
     describe(b_, b);
     describe(a_, a);
     describe(out_, out);
@@ -120,6 +126,7 @@ class Product {
 
   gpublasStatus_t run(gpuStream_t stream, const Operands& on, const gpublasLtMatmulAlgo_t& method) const {
     const float one = 1.0f, before = on.accumulate ? 1.0f : 0.0f;
+    if (on.bias != nullptr) set_bias(on.bias);
     return blas_.matmul(handle_, description_.get(), &one, on.b, b_.get(), on.a, a_.get(), &before, on.out, out_.get(), on.out, out_.get(),
                         &method, on.workspace, matmul_workspace, stream);
   }
@@ -129,6 +136,9 @@ class Product {
   const gpublasLtMatmulAlgo_t& method() const { return method_; }
 
  private:
+  void set_bias(const void* bias) const {
+    blas_check(blas_.desc_set(description_.get(), gpublas_desc_bias, &bias, sizeof bias), "describing a product");
+  }
   void describe(Owned<gpublasLtMatrixLayout_t>& layout, const Matrix& m) const {
     blas_check(blas_.layout_create(layout.out(), type_of(m), static_cast<std::uint64_t>(m.columns), static_cast<std::uint64_t>(m.rows),
                                    stride_of(m)),
@@ -195,10 +205,10 @@ gpublasLtMatmulAlgo_t fastest(const Product& product, gpuStream_t stream, const 
   return methods[static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin())];
 }
 
-ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
+ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, const Operands& on) {
   const auto types = static_cast<std::int64_t>(a.dtype) * 100 + static_cast<std::int64_t>(b.dtype) * 10 + static_cast<std::int64_t>(out.dtype);
   return {rows_of(out), columns_of(out),      columns_of(a),        stride_of(a),           stride_of(b), stride_of(out), a.transposed,
-          b.transposed, alignment_of(a.data), alignment_of(b.data), alignment_of(out.data), types,        accumulate};
+          b.transposed, alignment_of(a.data), alignment_of(b.data), alignment_of(out.data), types,        on.accumulate, on.bias != nullptr};
 }
 
 struct ProductKeyHash {
@@ -225,12 +235,12 @@ class ProductCache {
   ProductCache(const ProductCache&) = delete;
   ProductCache& operator=(const ProductCache&) = delete;
 
-  const Product& find(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace) {
-    const ProductKey key = key_of(out, a, b, accumulate);
+  const Product& find(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, const Operands& on) {
+    const ProductKey key = key_of(out, a, b, on);
     if (const auto found = products_.find(key); found != products_.end()) return found->second;
     if (products_.size() >= most_products) products_.clear();  // generation may meet a new length at each call
-    Product& product = products_.try_emplace(key, handle_, out, a, b).first->second;
-    choose(product, stream, key, out, a, b, {out.data, a.data, b.data, accumulate, workspace});
+    Product& product = products_.try_emplace(key, handle_, out, a, b, on.bias).first->second;
+    choose(product, stream, key, out, a, b, on);
     return product;
   }
 
@@ -287,10 +297,15 @@ void check_shapes(const Matrix& out, const Matrix& a, const Matrix& b) {
 
 }  // namespace
 
-void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace) {
-  if (out.transposed) return matmul(stream, out.transpose(), b.transpose(), a.transpose(), accumulate, workspace);
+void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, const Tensor& bias, void* workspace) {
+  if (out.transposed) {
+    BALEEN_CHECK(!bias.defined(), "a bias of an out that is stored transposed");
+    return matmul(stream, out.transpose(), b.transpose(), a.transpose(), accumulate, bias, workspace);
+  }
   check_shapes(out, a, b);
   if (out.rows == 0 || out.columns == 0) return;
+  BALEEN_CHECK(!bias.defined() || (bias.elements() == out.columns && bias.dtype() == out.dtype && columns_of(a) > 0), bias.elements(),
+               out.columns, columns_of(a));
   const gpuStream_t native = native_stream(stream);
   if (columns_of(a) == 0) {  // the sum of nothing
     const std::size_t row = dtype_bytes(out.dtype);
@@ -300,8 +315,8 @@ void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b,
                 "filling with zeros");
     return;
   }
-  const Product& product = product_cache(gpu_stream_traits(stream)).find(stream, out, a, b, accumulate, workspace);
-  product.execute(native, {out.data, a.data, b.data, accumulate, workspace});
+  const Operands on{out.data, a.data, b.data, accumulate, bias.defined() ? bias.data() : nullptr, workspace};
+  product_cache(gpu_stream_traits(stream)).find(stream, out, a, b, on).execute(native, on);
 }
 
 }  // namespace baleen::ops::gpu

@@ -17,9 +17,13 @@ struct NormForward {
   float eps;
 };
 
+// The most threads a block may have whose threads hold P packs each: the registers of one multiprocessor are 65536.
+template <int P>
+inline constexpr int norm_threads = P <= 4 ? 1024 : 512;
+
 // P packs of W elements a thread.
 template <class T, int W, int P, bool Centred>
-__global__ void norm_forward_row(NormForward<T> to) {
+__global__ void __launch_bounds__(norm_threads<P>) norm_forward_row(NormForward<T> to) {
   const std::int64_t at = blockIdx.x * to.columns;
   const int first = static_cast<int>(threadIdx.x) * W, stride = static_cast<int>(blockDim.x) * W, columns = static_cast<int>(to.columns);
   Pack<T, W> values[P];
@@ -80,7 +84,7 @@ struct NormBackward {
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)), without the
 // means of RMSNorm; it is added to d_residual, if there.
 template <class T, int W, int P, bool Centred>
-__global__ void norm_backward_row(NormBackward<T> to) {
+__global__ void __launch_bounds__(norm_threads<P>) norm_backward_row(NormBackward<T> to) {
   const std::int64_t at = blockIdx.x * to.columns;
   const int first = static_cast<int>(threadIdx.x) * W, stride = static_cast<int>(blockDim.x) * W, columns = static_cast<int>(to.columns);
   const float scale = to.rstd[blockIdx.x], mean = Centred ? to.mean[blockIdx.x] : 0.0f;
@@ -121,18 +125,16 @@ __global__ void norm_backward_row(NormBackward<T> to) {
 // Calls body(P, threads): packs of W elements a thread and threads a block that hold a row of `columns`.
 template <class Body>
 void for_row(std::int64_t columns, int width, Body&& body) {
-  const auto threads_for = [&](std::int64_t packs) {
+  const auto fits = [&](auto packs) {
     unsigned threads = warp_size;
-    while (threads * packs * width < columns) threads *= 2;
-    return threads;
+    while (threads * decltype(packs)::value * width < columns) threads *= 2;
+    if (threads > norm_threads<decltype(packs)::value>) return false;
+    body(packs, threads);
+    return true;
   };
-  constexpr unsigned most_threads = 1024;
-  if (const unsigned threads = threads_for(4); threads <= most_threads) return body(std::integral_constant<int, 4>{}, threads);
-  const unsigned threads = threads_for(16);
-  if (threads > most_threads)
+  if (!fits(std::integral_constant<int, 4>{}) && !fits(std::integral_constant<int, 16>{}))
     throw Error(ExitCode::bad_config, "rows of " + std::to_string(columns) + " elements are too long for the GPU's norms",
                 "model.hidden_size", "use device = \"cpu\"");
-  body(std::integral_constant<int, 16>{}, threads);
 }
 
 }  // namespace baleen::ops::gpu
