@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 
@@ -50,7 +51,7 @@ json describe_checkpoint(const std::filesystem::path& directory) {
           {"world", reader.manifest().world},
           {"bytes", bytes},
           {"elements", elements},
-          {"training", json::parse(reader.training())},
+          {"training", parse_json(reader.training(), directory.string())},
           {"files", std::move(files)},
           {"parameters", std::move(parameters)}};
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/strict_json.h"
 
 namespace baleen::checkpoint {
 namespace {

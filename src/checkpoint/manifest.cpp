@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "checkpoint/strict_json.h"
+#include "base/json.h"
 
 namespace baleen::checkpoint {
 namespace {
@@ -46,7 +46,7 @@ json to_json(const FileRecord& file) {
 }
 
 std::string checksum_of(const json& document) {
-  const std::string text = document.dump();
+  const std::string text = dump_json(document);
   StreamHash hash;
   hash.update(text.data(), text.size());
   return hash.hex();
@@ -135,10 +135,7 @@ Placement parse_placement(const Field& field) {
 }
 
 FileRecord parse_file(const Field& field) {
-  FileRecord file;
-  file.name = field["name"].file_name();
-  file.bytes = static_cast<std::uint64_t>(field["bytes"].integer(INT64_MAX));
-  file.checksum = field["checksum"].checksum();
+  FileRecord file{field["name"].file_name(), static_cast<std::uint64_t>(field["bytes"].integer(INT64_MAX)), field["checksum"].checksum(), {}};
   std::set<std::string> tensors;
   std::uint64_t left = file.bytes;
   for (const Field& item : field["entries"].items(SIZE_MAX)) {
@@ -173,17 +170,17 @@ std::vector<FileRecord> parse_files(const Field& field) {
 }  // namespace
 
 std::string placement_to_json(const Placement& placement) {
-  return to_json(placement).dump();
+  return dump_json(to_json(placement));
 }
 
 std::string serialise_records(const std::vector<FileRecord>& records) {
   json files = json::array();
   for (const FileRecord& record : records) files.push_back(to_json(record));
-  return json{{"files", std::move(files)}}.dump();
+  return dump_json(json{{"files", std::move(files)}});
 }
 
 std::vector<FileRecord> parse_records(std::string_view text, const std::string& where) {
-  const json document = parse_strict_json(text, where);
+  const json document = parse_json(text, where);
   return parse_files(Field(document, "", where)["files"]);
 }
 
@@ -192,27 +189,27 @@ std::string manifest_to_text(const Manifest& manifest) {
                    {"version", manifest_version},
                    {"step", manifest.step},
                    {"world", manifest.world},
-                   {"training", parse_strict_json(manifest.training, "training state")},
+                   {"training", parse_json(manifest.training, "training state")},
                    {"files", json::array()}};
   for (const FileRecord& file : manifest.files) document["files"].push_back(to_json(file));
   const std::string checksum = checksum_of(document);
 
   std::string text =
       fmt::format("{{\"format\": \"{}\", \"version\": {},\n \"step\": {}, \"world\": {},\n \"checksum\": \"{}\",\n \"training\": {},\n",
-                  format_name, manifest_version, manifest.step, manifest.world, checksum, document["training"].dump());
+                  format_name, manifest_version, manifest.step, manifest.world, checksum, dump_json(document["training"]));
   text += " \"files\": [";
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
     const FileRecord& file = manifest.files[i];
     text += fmt::format("{}\n  {{\"name\": {}, \"bytes\": {}, \"checksum\": \"{}\", \"entries\": [", i == 0 ? "" : ",",
-                        json(file.name).dump(), file.bytes, file.checksum);
-    for (std::size_t j = 0; j < file.entries.size(); ++j) text += (j == 0 ? "\n   " : ",\n   ") + to_json(file.entries[j]).dump();
+                        quote_json(file.name), file.bytes, file.checksum);
+    for (std::size_t j = 0; j < file.entries.size(); ++j) text += (j == 0 ? "\n   " : ",\n   ") + dump_json(to_json(file.entries[j]));
     text += "]}";
   }
   return text + "]}\n";
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
-  json document = parse_strict_json(text, where, {.depth = 64, .values = 100'000'000});
+  json document = parse_json(text, where, {.depth = 64, .values = 100'000'000});
   Manifest manifest;
   {
     const Field root(document, "", where);
@@ -225,7 +222,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     manifest.world = static_cast<int>(root["world"].integer(1'000'000));
     if (manifest.world == 0) root["world"].fail("0 ranks");
     if (!document.contains("training") || !document["training"].is_object()) root.fail("key 'training' is missing or not an object");
-    manifest.training = document["training"].dump();
+    manifest.training = dump_json(document["training"]);
     manifest.files = parse_files(root["files"]);
     const std::string stated = root["checksum"].checksum();
     document.erase("checksum");

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "checkpoint/strict_json.h"
+#include "base/json.h"
 
 namespace baleen::checkpoint {
 namespace {
@@ -88,6 +88,13 @@ const StoredTensor& CheckpointReader::checked_tensor(Source& source) {
                 open(source.file).path().string(), damaged_remedy);
   source.checked = &tensor;
   return tensor;
+}
+
+DType CheckpointReader::dtype(const std::string& name, StateKind kind) const {
+  const auto found = sources_.find({name, kind});
+  BALEEN_CHECK(found != sources_.end() && !found->second.empty(), name);
+  const Source& source = found->second.front();
+  return manifest_.files[source.file].entries[source.entry].type == StoredType::BF16 ? DType::bf16 : DType::f32;
 }
 
 void CheckpointReader::read(const Placement& wanted, float* out) {

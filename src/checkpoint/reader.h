@@ -35,6 +35,8 @@ class CheckpointReader {
   // By global name.
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
 
+  // In what precision a parameter's state was written: of its first entry.
+  DType dtype(const std::string& name, StateKind kind) const;
   // The elements of `wanted` as fp32, out [wanted.elements()]. Touches only the files and entries that hold them; each entry's checksum is
   // compared when it is first used. Throws Error(bad_data) naming the parameter (missing, of another shape, not whole) or the damaged file.
   void read(const Placement& wanted, float* out);

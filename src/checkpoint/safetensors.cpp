@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/strict_json.h"
+#include "base/json.h"
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is read in place");
 
@@ -71,7 +71,8 @@ class HeaderParser {
 
   SafetensorsHeader parse() {
     const std::string_view text = header_text();
-    const json document = parse_strict_json(text, where_ + ", header");
+    const json document = parse_json(text, where_ + ", header");
+    if (!text.starts_with('{')) fail("the JSON does not start with '{'");
     header_.data_begin = 8 + text.size();
     for (const auto& [name, value] : document.items()) {
       if (name == "__metadata__")
@@ -130,7 +131,7 @@ class HeaderParser {
     std::uint64_t bytes = stored_type_bytes(tensor.type);
     for (const json& extent : field("shape", json::value_t::array)) {
       if (!extent.is_number_unsigned())
-        fail(fmt::format("tensor '{}': dimension {} is not a non-negative integer", name, printable(extent.dump())));
+        fail(fmt::format("tensor '{}': dimension {} is not a non-negative integer", name, printable(dump_json(extent))));
       const auto size = extent.get<std::uint64_t>();
       if (size > INT64_MAX || __builtin_mul_overflow(bytes, size, &bytes))
         fail(fmt::format("tensor '{}': its shape overflows 64 bits", name));
@@ -138,7 +139,7 @@ class HeaderParser {
     }
     const json& offsets = field("data_offsets", json::value_t::array);
     if (offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
-      fail(fmt::format("tensor '{}': data_offsets {} are not two non-negative integers", name, printable(offsets.dump())));
+      fail(fmt::format("tensor '{}': data_offsets {} are not two non-negative integers", name, printable(dump_json(offsets))));
     tensor.begin = offsets[0].get<std::size_t>();
     tensor.end = offsets[1].get<std::size_t>();
     if (tensor.end < tensor.begin || tensor.end - tensor.begin != bytes)

@@ -9,13 +9,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace baleen::checkpoint {
 namespace {
-
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump();
-}
 
 std::size_t tensor_bytes(const SafetensorsWriter::Tensor& tensor) {
   std::size_t bytes = stored_type_bytes(tensor.type);
@@ -29,14 +26,14 @@ std::size_t tensor_bytes(const SafetensorsWriter::Tensor& tensor) {
 // The header's JSON, in the order of the data. (A JSON library would sort the names or search them linearly.)
 std::string header_text(const std::vector<SafetensorsWriter::Tensor>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
-  if (!metadata.empty()) text += fmt::format("\"__metadata__\":{}", nlohmann::json(metadata).dump());
+  if (!metadata.empty()) text += fmt::format("\"__metadata__\":{}", dump_json(nlohmann::json(metadata)));
   std::set<std::string_view> names;
   std::size_t offset = 0;
   for (const auto& tensor : tensors) {
     BALEEN_CHECK(tensor.name != "__metadata__" && names.insert(tensor.name).second, "tensor name", tensor.name);
     const std::size_t end = offset + tensor_bytes(tensor);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text.size() > 1 ? "," : "",
-                        quoted(tensor.name), stored_type_name(tensor.type), fmt::join(tensor.shape, ","), offset, end);
+                        quote_json(tensor.name), stored_type_name(tensor.type), fmt::join(tensor.shape, ","), offset, end);
     offset = end;
   }
   text += "}";

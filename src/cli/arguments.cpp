@@ -109,10 +109,11 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   inspect_app->add_flag("--json", inspect.json, "One JSON object on standard output");
   choose(inspect_app, chosen, inspect);
 
-  CheckpointArguments list, check;
+  CheckpointArguments list, check, reshard;
   list.action = CheckpointArguments::Action::list;
   check.action = CheckpointArguments::Action::verify;
-  CLI::App* checkpoint_app = app.add_subcommand("checkpoint", "List or verify a run's checkpoints");
+  reshard.action = CheckpointArguments::Action::reshard;
+  CLI::App* checkpoint_app = app.add_subcommand("checkpoint", "List, verify or reshard a run's checkpoints");
   checkpoint_app->require_subcommand(1);
   CLI::App* list_app = checkpoint_app->add_subcommand("list", "What is there");
   list_app->add_option("RUN", list.run, "Run directory")->required();
@@ -120,6 +121,11 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* check_app = checkpoint_app->add_subcommand("verify", "Whether every byte is right");
   check_app->add_option("RUN", check.run, "Run directory")->required();
   choose(check_app, chosen, check);
+  CLI::App* reshard_app = checkpoint_app->add_subcommand("reshard", "Rewrite a checkpoint in the shards of another number of ranks (training does so on the fly)");
+  reshard_app->add_option("RUN", reshard.run, "Run directory")->required();
+  reshard_app->add_option("--ranks", reshard.ranks, "Ranks that states are sharded over")->required()->check(CLI::Range(1, 1 << 16));
+  reshard_app->add_option("--step", reshard.step, "The checkpoint's step (default: the latest)")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  choose(reshard_app, chosen, reshard);
 
   DoctorArguments doctor;
   CLI::App* doctor_app = app.add_subcommand("doctor", "What this machine and this build have");

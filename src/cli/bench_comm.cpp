@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/ranks.h"
 #include "comm/benchmark.h"
@@ -54,7 +55,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
       fmt::print("# {} over {} ranks, backend {}; out of place\n{:>12} {:>12} {:>8} {:>12} {:>14} {:>14} {:>8}\n", arguments.op, ranks, arguments.backend,
                  "# size (B)", "elements", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong");
     const std::vector<BenchmarkRow> rows = benchmark_collective(*axis, collective, sizes, table ? print_row : std::function<void(const BenchmarkRow&)>());
-    if (world.rank() == 0 && arguments.json) fmt::print("{}\n", as_json(arguments, ranks, rows).dump());
+    if (world.rank() == 0 && arguments.json) fmt::print("{}\n", dump_json(as_json(arguments, ranks, rows)));
     bool right = true;
     for (const BenchmarkRow& row : rows) right &= row.wrong == 0;
     return static_cast<int>(right ? ExitCode::done : ExitCode::check_failed);

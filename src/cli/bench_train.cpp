@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/ranks.h"
 #include "train/bench.h"
@@ -12,7 +13,7 @@ namespace baleen::cli {
 namespace {
 
 void print_json(const BenchResult& r) {
-  fmt::print("{}\n", nlohmann::ordered_json{{"tokens_per_s", r.tokens_per_s},
+  const nlohmann::ordered_json object{{"tokens_per_s", r.tokens_per_s},
                                             {"step_ms", r.step_ms},
                                             {"model_tflops", r.model_tflops},
                                             {"mfu", nullptr},
@@ -20,8 +21,8 @@ void print_json(const BenchResult& r) {
                                             {"memory_planned_bytes", r.memory_planned_bytes},
                                             {"allocations", r.allocations},
                                             {"comm_exposed_ms", r.comm_exposed_ms},
-                                            {"device", r.device}}
-                         .dump());
+                                            {"device", r.device}};
+  fmt::print("{}\n", dump_json(object));
 }
 
 void print_table(const BenchResult& r) {

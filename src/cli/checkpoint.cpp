@@ -1,10 +1,11 @@
-// baleen checkpoint list | verify
+// baleen checkpoint list | verify | reshard
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "cli/commands.h"
+#include "train/reshard.h"
 
 namespace baleen::cli {
 namespace {
@@ -50,7 +51,14 @@ int verify(const std::string& run) {
 }  // namespace
 
 int run(const CheckpointArguments& arguments) {
-  return arguments.action == CheckpointArguments::Action::list ? list(arguments.run) : verify(arguments.run);
+  switch (arguments.action) {
+    case CheckpointArguments::Action::list: return list(arguments.run);
+    case CheckpointArguments::Action::verify: return verify(arguments.run);
+    case CheckpointArguments::Action::reshard:
+      fmt::print("step {} now has the shards of {} ranks\n", reshard_checkpoint(arguments.run, arguments.step, arguments.ranks), arguments.ranks);
+      return 0;
+  }
+  return 0;
 }
 
 }  // namespace baleen::cli

@@ -57,9 +57,11 @@ struct InspectArguments {
   bool json = false;
 };
 struct CheckpointArguments {
-  enum class Action { list, verify };
+  enum class Action { list, verify, reshard };
   Action action = Action::list;
   std::string run;
+  int ranks = 0;           // reshard: for how many
+  std::int64_t step = -1;  // reshard: of which checkpoint; -1: the latest
 };
 struct DoctorArguments {
   bool json = false;

@@ -9,10 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/json.h"
 #include "cli/commands.h"
 #include "comm/shm/shm_world.h"
 #include "device/gpu.h"
 #include "launch/launcher.h"
+#include "launch/rank_environment.h"
 #include "ops/libraries.h"
 
 namespace baleen::cli {
@@ -62,6 +64,7 @@ double all_reduce_bandwidth() {
 
 int run(const DoctorArguments& arguments) {
   const GpuList gpus = list_gpus();
+  const RankEnvironment ranks = detect_ranks();
   struct sysinfo memory {};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
@@ -69,18 +72,25 @@ int run(const DoctorArguments& arguments) {
                          {"memory_bytes", static_cast<std::uint64_t>(memory.totalram) * memory.mem_unit},
                          {"instructions", ops::instruction_set()},
                          {"gpus", gpus.names},
+                         {"launch",
+                          {{"launcher", rank_source_name(ranks.source)},
+                           {"rank", ranks.rank},
+                           {"size", ranks.size},
+                           {"local_rank", ranks.local_rank},
+                           {"local_size", ranks.local_size}}},
                          {"libraries", {{"oneDNN", ops::onednn_version()}}},
                          {"backends", {"shm"}},
                          {"copy_gbs", copy_bandwidth()},
                          {"all_reduce_busbw_gbs", all_reduce_bandwidth()}};
   if (arguments.json) {
-    fmt::print("{}\n", report.dump());
+    fmt::print("{}\n", dump_json(report));
     return 0;
   }
   fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(), report["instructions"].get<std::string>());
   fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
   if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
   for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
+  fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size, ranks.local_rank, ranks.local_size);
   fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
   fmt::print("backends      shm (built in)\n");
   fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());

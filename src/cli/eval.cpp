@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "comm/connect.h"
 #include "data/sidecar.h"
@@ -43,7 +44,7 @@ int run(const EvalArguments& arguments) {
   const EvaluationResult result = evaluate(engine, data, static_cast<std::int64_t>(data.samples()));
   const double bits = result.loss / std::numbers::ln2 / bytes_per_token(files);
   if (arguments.json) {
-    fmt::print("{}\n", nlohmann::json{{"loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits}, {"tokens", result.tokens}}.dump());
+    fmt::print("{}\n", dump_json(nlohmann::json{{"loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits}, {"tokens", result.tokens}}));
     return 0;
   }
   fmt::print("loss {:.6f}  perplexity {:.4f}  ", result.loss, std::exp(result.loss));

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "checkpoint/describe.h"
 #include "checkpoint/manifest.h"
 #include "cli/commands.h"
@@ -41,7 +42,7 @@ std::string shape_text(const json& shape) {
 
 void print(const json& content) {
   for (const auto& [key, value] : content.items())
-    if (!value.is_structured()) fmt::print("{}: {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    if (!value.is_structured()) fmt::print("{}: {}\n", key, value.is_string() ? value.get<std::string>() : dump_json_lossy(value));
   if (content.contains("metadata"))
     for (const auto& [key, value] : content["metadata"].items()) fmt::print("metadata {}: {}\n", key, value.get<std::string>());
   if (content.contains("tensors"))
@@ -58,7 +59,7 @@ void print(const json& content) {
 int run(const InspectArguments& arguments) {
   const json content = describe(arguments.file);
   if (arguments.json)
-    fmt::print("{}\n", content.dump(2, ' ', false, json::error_handler_t::replace));
+    fmt::print("{}\n", dump_json_lossy(content, 2));
   else
     print(content);
   return 0;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/ranks.h"
 #include "train/run_data.h"
@@ -34,7 +35,7 @@ void print_json(const VerifyReport& report, const std::vector<Refused>& refused)
                               {"ok", r.ok}});
   out["refused"] = ordered_json::array();
   for (const Refused& r : refused) out["refused"].push_back({{"layout", r.layout.text()}, {"reason", r.reason}});
-  fmt::print("{}\n", out.dump());
+  fmt::print("{}\n", dump_json(out));
 }
 
 void print_table(const VerifyReport& report, const std::vector<Refused>& refused) {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "data/loader.h"
 
 namespace baleen {
@@ -51,17 +52,16 @@ DataFingerprint TokenDataset::fingerprint() const {
 std::string DataFingerprint::to_json() const {
   nlohmann::json list = nlohmann::json::array();
   for (const File& file : files) list.push_back({{"name", file.name}, {"tokens", file.tokens}, {"hash", file.hash}});
-  return nlohmann::json{{"files", list},
-                        {"seed", seed},
-                        {"sequence_length", sequence_length},
-                        {"global_batch_size", global_batch_size},
-                        {"order", order_name(order)}}
-      .dump();
+  return dump_json(nlohmann::json{{"files", list},
+                                  {"seed", seed},
+                                  {"sequence_length", sequence_length},
+                                  {"global_batch_size", global_batch_size},
+                                  {"order", order_name(order)}});
 }
 
 DataFingerprint DataFingerprint::from_json(const std::string& text, const std::string& where) {
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text, where);
     DataFingerprint print;
     for (const auto& file : json.at("files"))
       print.files.push_back(

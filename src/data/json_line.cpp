@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_events.h"
 
 namespace baleen {
 namespace {
@@ -71,7 +72,7 @@ std::string json_text_field(std::string_view line, const std::string& field, con
   // The parser takes a NUL byte for the end of its input.
   if (line.find('\0') != std::string_view::npos) throw Error(ExitCode::bad_data, "invalid JSON: a NUL byte", where, remedy);
   FieldReader reader(field);
-  if (!Json::sax_parse(line.begin(), line.end(), &reader)) throw Error(ExitCode::bad_data, reader.problem(), where, remedy);
+  if (!read_json_events(line, reader)) throw Error(ExitCode::bad_data, reader.problem(), where, remedy);
   if (!reader.seen()) throw Error(ExitCode::bad_data, "no \"" + field + "\" in the JSON object", where, remedy);
   return reader.take_text();
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 
 namespace baleen {
 namespace fs = std::filesystem;
@@ -19,7 +20,7 @@ Json to_json_object(const TokenCounts& counts) {
   return {{"bytes", counts.bytes}, {"documents", counts.documents}, {"tokens", counts.tokens}};
 }
 
-TokenCounts counts_from(const Json& json) {
+TokenCounts counts_from(const nlohmann::json& json) {
   return {json.at("bytes").get<std::uint64_t>(), json.at("documents").get<std::uint64_t>(), json.at("tokens").get<std::uint64_t>()};
 }
 
@@ -63,18 +64,18 @@ std::string Sidecar::to_json() const {
   const Json json{{"format", "baleen-tokens"},          {"version", 1},
                   {"vocabulary", vocabulary},           {"end_of_document", end_of_document},
                   {"train", to_json_object(train)},     {"validation", validation ? to_json_object(*validation) : Json(nullptr)},
-                  {"tokenizer", Json::parse(tokenizer)}};
-  return json.dump(2) + "\n";
+                  {"tokenizer", Json(parse_json(tokenizer, "tokenizer"))}};
+  return dump_json(json, 2) + "\n";
 }
 
 Sidecar Sidecar::from_json(const std::string& text, const std::string& where) {
   constexpr const char* remedy = "tokenize the text again, or move the file away if it is not a sidecar of `baleen tokenize`";
   try {
-    const Json json = Json::parse(text);
+    const auto json = parse_json(text, where, {}, remedy);
     if (json.at("format").get<std::string>() != "baleen-tokens" || json.at("version").get<int>() != 1)
       throw Error(ExitCode::bad_data, "not a sidecar of format baleen-tokens, version 1", where, remedy);
     Sidecar sidecar;
-    sidecar.tokenizer = json.at("tokenizer").dump();
+    sidecar.tokenizer = dump_json(json.at("tokenizer"));
     sidecar.vocabulary = json.at("vocabulary").get<std::int64_t>();
     sidecar.end_of_document = json.at("end_of_document").get<std::int64_t>();
     sidecar.train = counts_from(json.at("train"));

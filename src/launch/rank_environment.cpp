@@ -127,9 +127,11 @@ int tasks_on_node(const std::string& text, int node) {
 RankEnvironment from_slurm(const Variables& variables) {
   RankEnvironment out;
   out.source = RankSource::slurm;
-  read_rank(variables, "SLURM_PROCID", "SLURM_NTASKS", out);
+  // Inside a job of more tasks, a step's own number.
+  read_rank(variables, "SLURM_PROCID", variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", out);
+  if (out.size == 1) return RankEnvironment();  // as a shell under `srun --pty` is
   if (variables.has("SLURM_LOCALID"))
-    out.local_rank = variables.number("SLURM_LOCALID", 0, out.size - 1, "SLURM_NTASKS is " + std::to_string(out.size));
+    out.local_rank = variables.number("SLURM_LOCALID", 0, out.size - 1, "the step has " + std::to_string(out.size) + " tasks");
   const int nodes = variables.has("SLURM_STEP_NUM_NODES") ? variables.number("SLURM_STEP_NUM_NODES", 1, largest_world, "srun sets it") : 1;
   const int node = variables.has("SLURM_NODEID") ? variables.number("SLURM_NODEID", 0, largest_world, "srun sets it") : 0;
   out.local_size = nodes == 1 ? out.size : tasks_on_node(variables.text("SLURM_STEP_TASKS_PER_NODE").value_or(""), node);

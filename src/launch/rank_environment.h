@@ -21,7 +21,8 @@ struct RankEnvironment {
 // Looks a variable up: nullptr when unset. For tests.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
-// baleen's own launcher comes first, then torchrun, Open MPI, Slurm (a step of srun; a batch script alone is not a rank). With none of
+// baleen's own launcher comes first, then torchrun, Open MPI, Slurm (a step of srun with several
+// tasks; neither a batch script nor a shell under srun is a rank). With none of
 // them: one rank. Throws Error(bad_config) naming the variable when one is missing, malformed or contradicts another.
 RankEnvironment detect_ranks();
 RankEnvironment detect_ranks(const EnvironmentLookup& lookup, int parent_pid);

@@ -17,7 +17,8 @@ Tensor columns_of(const Tensor& y, std::int64_t begin, std::int64_t count) {
 
 }  // namespace
 
-Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases, WeightShape weight_shape)
+Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases,
+               WeightShape weight_shape)
     : weight_shape_(weight_shape) {
   BALEEN_CHECK(biases.empty() || biases.size() == weights.size(), biases.size(), weights.size());
   std::size_t end = 0;  // where the current run ends in the unit, elements
@@ -56,7 +57,9 @@ void Linear::add_bias(const UnitStorage& units, ParameterId bias, std::int64_t o
 }
 
 // The values of consecutive biases as one.
-Tensor Linear::joined(const Bias& bias, const Tensor& first) { return Tensor(first.data(), first.dtype(), {bias.outputs}); }
+Tensor Linear::joined(const Bias& bias, const Tensor& first) {
+  return Tensor(first.data(), first.dtype(), {bias.outputs});
+}
 
 Matrix Linear::matrix(const Run& run, const Tensor& tensor) const {
   if (weight_shape_ == WeightShape::output_input) return Matrix(tensor.data(), tensor.dtype(), run.outputs, inputs_, inputs_);

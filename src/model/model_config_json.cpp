@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "model/model_config.h"
 
 namespace baleen {
@@ -13,26 +14,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t size_limit = 1 << 20;  // bytes; real ones have a few kilobytes
-constexpr int depth_limit = 32;
-
-// Nesting is bounded before the parser, which recurses into values, sees the text.
-void check_depth(const std::string& text, const std::string& where) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > depth_limit) throw Error(ExitCode::bad_data, "nested too deeply for a config.json", where);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-}
+constexpr JsonLimits json_limits{.depth = 32, .values = 1 << 20};
+constexpr const char* broken_remedy = "take config.json from the model's own folder again";
 
 // Typed access to the keys of one object; absent and null mean "keep the default".
 class Reader {
@@ -69,7 +52,7 @@ class Reader {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   [[noreturn]] void wrong_type(const char* key, const char* expected) const {
-    throw Error(ExitCode::bad_data, fmt::format("{}: expected {}", key, expected), where_, "take config.json from the model's own folder again");
+    throw Error(ExitCode::bad_data, fmt::format("{}: expected {}", key, expected), where_, broken_remedy);
   }
   [[noreturn]] void unsupported(const std::string& what) const {
     throw Error(ExitCode::bad_config, what + " is not supported", where_, "choose a model without it");
@@ -106,7 +89,7 @@ void refuse_sliding_window(const Reader& reader, const std::string& architecture
   if (types == nullptr) return;
   if (!types->is_array()) reader.wrong_type("layer_types", "a list");
   for (const json& type : *types)
-    if (type != "full_attention") reader.unsupported("layer_types with " + type.dump());
+    if (type != "full_attention") reader.unsupported("layer_types with " + dump_json(type));
 }
 
 void read_llama(const Reader& reader, const std::string& where, ModelConfig& config) {
@@ -206,14 +189,7 @@ ModelConfig read_model_config(const std::filesystem::path& config_json) {
 }
 
 ModelConfig parse_model_config(const std::string& text, const std::string& where) {
-  check_depth(text, where);
-  json parsed;
-  try {
-    parsed = json::parse(text);
-  } catch (const json::exception& error) {
-    throw Error(ExitCode::bad_data, fmt::format("not valid JSON: {}", error.what()), where, "take config.json from the model's own folder again");
-  }
-  if (!parsed.is_object()) throw Error(ExitCode::bad_data, "config.json holds no object", where);
+  const json parsed = parse_json(text, where, json_limits, broken_remedy);
   const Reader reader(parsed, where);
   std::string architecture = "llama";
   reader.string("model_type", architecture);
@@ -236,7 +212,7 @@ std::string model_config_json(const ModelConfig& config) {
   out["initializer_range"] = config.initializer_range;
   out["tie_word_embeddings"] = config.tie_word_embeddings;
   out["torch_dtype"] = "float32";
-  return out.dump(2) + "\n";
+  return dump_json(out, 2) + "\n";
 }
 
 }  // namespace baleen

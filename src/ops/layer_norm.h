@@ -19,6 +19,10 @@ void layer_norm_forward(Stream& stream, const Tensor& out, const Tensor& residua
                         const Tensor& delta, const Tensor& weight, const Tensor& bias, float eps);
 void layer_norm_backward_input(Stream& stream, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
                                const Tensor& mean, const Tensor& rstd, const Tensor& weight);
+std::size_t layer_norm_backward_workspace(std::int64_t rows, std::int64_t columns);
+void layer_norm_backward(Stream& stream, const Tensor& d_x, const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out,
+                         const Tensor& d_residual, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                         void* workspace);
 std::size_t layer_norm_backward_weight_workspace(std::int64_t rows, std::int64_t columns);
 void layer_norm_backward_weight(Stream& stream, const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x,
                                 const Tensor& mean, const Tensor& rstd, void* workspace);
@@ -51,6 +55,21 @@ inline void layer_norm_backward_weight(Context& context, const Tensor& d_weight,
   dispatch(
       context, [&] { cpu::layer_norm_backward_weight(d_weight, d_bias, d_out, x, mean, rstd); },
       [&] { gpu::layer_norm_backward_weight(context.stream, d_weight, d_bias, d_out, x, mean, rstd, partial.data()); });
+}
+
+// Both of the above at once: on the GPU one pass over d_out and x instead of two.
+inline void layer_norm_backward(Context& context, const Tensor& d_x, const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out,
+                                const Tensor& d_residual, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
+  const Arena::Scope scope(context.scratch);
+  const Tensor partial = workspace(context, "norm gradient workspace", no_bytes,
+                                   [&] { return gpu::layer_norm_backward_workspace(rstd.elements(), d_weight.elements()); });
+  dispatch(
+      context,
+      [&] {
+        cpu::layer_norm_backward_weight(d_weight, d_bias, d_out, x, mean, rstd);
+        cpu::layer_norm_backward_input(d_x, d_out, d_residual, x, mean, rstd, weight);
+      },
+      [&] { gpu::layer_norm_backward(context.stream, d_x, d_weight, d_bias, d_out, d_residual, x, mean, rstd, weight, partial.data()); });
 }
 
 }  // namespace baleen::ops

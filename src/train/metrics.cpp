@@ -5,24 +5,37 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 
 namespace baleen {
 namespace {
 
 using nlohmann::ordered_json;
 
-// The leading lines that are whole and belong to steps up to last_step.
+// The step of a row; none of what is no row.
+std::optional<std::int64_t> step_of(const std::string& line) {
+  try {
+    const auto row = parse_json(line, "");
+    const auto step = row.find("step");
+    if (step != row.end() && step->is_number_integer()) return step->get<std::int64_t>();
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
+// The lines that are whole and belong to steps up to last_step.
 std::string kept_rows(const std::string& content, std::int64_t last_step) {
   std::string kept;
   for (std::size_t begin = 0; begin < content.size();) {
     const std::size_t end = content.find('\n', begin);
     if (end == std::string::npos) break;  // torn
     const std::string line = content.substr(begin, end - begin);
-    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (row.is_object() && row.contains("step") && row["step"].is_number_integer() && row["step"].get<std::int64_t>() <= last_step) kept += line + '\n';
+    if (const auto step = step_of(line); step && *step <= last_step) kept += line + '\n';
     begin = end + 1;
   }
   return kept;
@@ -62,12 +75,12 @@ void MetricsLog::append(const MetricsRow& row) {
                                {"comm_ms", row.comm_ms},
                                {"comm_exposed_ms", row.comm_exposed_ms},
                                {"bubble_fraction", row.bubble_fraction}};
-  write_line(object.dump() + '\n');
+  write_line(dump_json(object) + '\n');
 }
 
 void MetricsLog::append(const ValidationRow& row) {
   const ordered_json object = {{"step", row.step}, {"val_loss", row.val_loss}, {"bits_per_byte", row.bits_per_byte}};
-  write_line(object.dump() + '\n');
+  write_line(dump_json(object) + '\n');
 }
 
 }  // namespace baleen

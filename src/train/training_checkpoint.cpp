@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
@@ -81,24 +82,23 @@ void collectively(Communicator& axis, bool mine, const char* what, Body body) {
 }  // namespace
 
 std::string TrainingState::to_json() const {
-  const auto embedded = [](const std::string& text) { return text.empty() ? nlohmann::json() : nlohmann::json::parse(text); };
-  return nlohmann::json{{"step", step},
-                        {"tokens", tokens},
-                        {"model", embedded(model_config)},
-                        {"tokenizer", embedded(tokenizer)},
-                        {"data", embedded(data_fingerprint)}}
-      .dump();
+  const auto embedded = [](const std::string& text) { return text.empty() ? nlohmann::json() : parse_json(text, "training state"); };
+  return dump_json(nlohmann::json{{"step", step},
+                                  {"tokens", tokens},
+                                  {"model", embedded(model_config)},
+                                  {"tokenizer", embedded(tokenizer)},
+                                  {"data", embedded(data_fingerprint)}});
 }
 
 TrainingState TrainingState::from_json(const std::string& text, const std::string& where) {
-  const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto parsed = parse_json(text, where);
   const auto integer = [&](const char* key) {
-    if (!parsed.is_object() || !parsed.contains(key) || !parsed[key].is_number_integer())
+    if (!parsed.contains(key) || !parsed[key].is_number_integer())
       throw Error(ExitCode::bad_data, fmt::format("the checkpoint's training state lacks the integer '{}'", key), where, "use another checkpoint");
     return parsed[key].get<std::int64_t>();
   };
   const auto embedded = [&](const char* key) {
-    return parsed.contains(key) && parsed[key].is_object() ? parsed[key].dump() : std::string();
+    return parsed.contains(key) && parsed[key].is_object() ? dump_json(parsed[key]) : std::string();
   };
   TrainingState state;
   state.step = integer("step");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/json.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/support.h"
 
@@ -20,15 +21,15 @@ class DamagedCheckpoint : public ::testing::Test {
   void expect_unreadable(const std::vector<std::string>& words) {
     expect_error([&] { expect_content(checkpoint_, {1, 1}, 3); }, ExitCode::bad_data, words);
   }
-  json manifest() const { return json::parse(read_text(checkpoint_ / "manifest.json")); }
+  json manifest() const { return parse_json(read_text(checkpoint_ / "manifest.json"), "test"); }
   // As one who knows how the manifest's own checksum is made.
   void forge(json document) const {
     document.erase("checksum");
-    const std::string text = document.dump();
+    const std::string text = dump_json(document);
     StreamHash hash;
     hash.update(text.data(), text.size());
     document["checksum"] = hash.hex();
-    write_text(checkpoint_ / "manifest.json", document.dump());
+    write_text(checkpoint_ / "manifest.json", dump_json(document));
   }
   void expect_forgery_refused(const std::function<void(json&)>& change, const std::vector<std::string>& words) {
     const std::string before = read_text(checkpoint_ / "manifest.json");
@@ -113,7 +114,7 @@ TEST_F(DamagedCheckpoint, EveryFlippedBitOfTheManifestIsFound) {
     try {
       const CheckpointReader reader(checkpoint_);
       // White space turned into other white space changes nothing.
-      EXPECT_TRUE(json::parse(damaged) == json::parse(whole)) << "byte " << byte;
+      EXPECT_TRUE(parse_json(damaged, "test") == parse_json(whole, "test")) << "byte " << byte;
       ++same;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_data);
@@ -202,7 +203,7 @@ TEST_F(DamagedCheckpoint, ForgedManifests) {
   // Changed without its checksum.
   json document = manifest();
   document["training"]["step"] = 4;
-  write_text(checkpoint_ / "manifest.json", document.dump());
+  write_text(checkpoint_ / "manifest.json", dump_json(document));
   expect_unreadable({"does not match its own checksum", "manifest.json"});
   for (const std::string text : {"", "null", "[]", "{", "{\"format\": 1, \"format\": 2}"}) {
     write_text(checkpoint_ / "manifest.json", text);

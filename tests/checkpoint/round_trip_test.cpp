@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/json.h"
 #include "checkpoint/describe.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/support.h"
@@ -67,9 +68,9 @@ TEST(CheckpointRoundTrip, FilesAreSelfDescribing) {
   EXPECT_EQ(file["tensors"][0]["name"], tensor);
   EXPECT_EQ(file["tensors"][0]["shape"], nlohmann::json::array({444}));
   EXPECT_EQ(
-      nlohmann::json::parse(file["metadata"]["piece:" + tensor].get<std::string>()),
-      nlohmann::json::parse(
-          R"({"name": "model.embed_tokens.weight", "kind": "weight", "shape": [37, 24], "box": [[0, 37], [0, 24]], "range": [444, 888]})"));
+      parse_json(file["metadata"]["piece:" + tensor].get<std::string>(), "test"),
+      parse_json(
+          R"({"name": "model.embed_tokens.weight", "kind": "weight", "shape": [37, 24], "box": [[0, 37], [0, 24]], "range": [444, 888]})", "test"));
 
   const auto whole = describe_checkpoint(checkpoint);
   EXPECT_EQ(whole["step"], 5);
@@ -96,8 +97,8 @@ TEST(CheckpointRoundTrip, TrainingStateKeepsEveryBitOfItsNumbers) {
                                 {"seed", 18446744073709551615ull},
                                 {"negative", -9223372036854775807ll - 1},
                                 {"text", "a \"quoted\" ü\n"}};
-  const CheckpointReader reader(commit_checkpoint(incomplete, 1, 1, training.dump(), write_rank_files(incomplete, 0, 1, 1, state.pieces)));
-  EXPECT_EQ(nlohmann::json::parse(reader.training()), training);
+  const CheckpointReader reader(commit_checkpoint(incomplete, 1, 1, dump_json(training), write_rank_files(incomplete, 0, 1, 1, state.pieces)));
+  EXPECT_EQ(parse_json(reader.training(), "test"), training);
 }
 
 TEST(CheckpointRoundTrip, AHoleIsNoticedWhenSaving) {

@@ -4,16 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/json.h"
 #include "checkpoint/describe.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/support.h"
+#include "support/paths.h"
 
 namespace baleen::checkpoint::testing {
 namespace {
@@ -42,9 +43,8 @@ void expect_refused(const std::string& file, const std::vector<std::string>& wor
 const std::string one_float = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
 
 TEST(Safetensors, VectorsGetTheirVerdicts) {
-  const char* shared = std::getenv("BALEEN_SHARED");
-  const fs::path folder = (shared != nullptr ? fs::path(shared) : fs::path(BALEEN_SOURCE_DIR "/../shared")) / "data/safetensors";
-  if (!fs::exists(folder)) GTEST_SKIP() << folder << " is not there";
+  const fs::path folder = baleen::testing::shared_data("safetensors");
+  if (folder.empty()) GTEST_SKIP() << "data/safetensors of the shared folder is not there";
   // What the message must say, beside being a refusal.
   const std::map<std::string, std::string> reasons{{"01_dup_name_identical", "duplicate key 'a'"},
                                                    {"02_dup_name_first_bogus_last_good", "duplicate key 'a'"},
@@ -63,7 +63,7 @@ TEST(Safetensors, VectorsGetTheirVerdicts) {
                                                    {"32_n_264-1", "not a safetensors file"},
                                                    {"36_header_", "does not start with '{'"},
                                                    {"38_git_lfs_pointer", "Git LFS pointer"}};
-  const auto verdicts = nlohmann::json::parse(read_text(folder / "expected.json"));
+  const auto verdicts = parse_json(read_text(folder / "expected.json"), "test");
   EXPECT_GE(verdicts.size(), 20u);
   for (const auto& [name, verdict] : verdicts.items()) {
     SCOPED_TRACE(name);

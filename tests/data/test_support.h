@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/tokenizer/base64.h"
+#include "support/paths.h"
 
 namespace baleen::test {
 
@@ -51,14 +51,10 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// A file of the project's shared folder; the test is skipped by BALEEN_SHARED_FILE where it is absent.
-inline std::filesystem::path shared_file(const std::string& name) {
-  const char* folder = std::getenv("BALEEN_SHARED");
-  return std::filesystem::path(folder != nullptr ? folder : BALEEN_SOURCE_DIR "/../shared") / "data" / name;
-}
-#define BALEEN_SHARED_FILE(variable, name)                        \
-  const std::filesystem::path variable = test::shared_file(name); \
-  if (!std::filesystem::exists(variable)) GTEST_SKIP() << variable << " is not here; set BALEEN_SHARED to the folder that has data/"
+// A file of the project's shared folder; skips the test where it is absent.
+#define BALEEN_SHARED_FILE(variable, name)                           \
+  const std::filesystem::path variable = testing::shared_data(name); \
+  if (variable.empty()) GTEST_SKIP() << "no " << name << " here; set BALEEN_SHARED to the folder that has data/"
 
 // Runs `body` and returns the Error it threw; without one the test has failed and an Error of code done comes back.
 template <class Body>

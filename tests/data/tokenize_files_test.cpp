@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "data/document_source.h"
 #include "data/tokenizer/rank_file.h"
@@ -39,7 +40,7 @@ Ids encode_all(const Tokenizer& tokenizer, const std::vector<std::string>& docum
 }
 
 std::string json_line(const std::string& text) {
-  return nlohmann::json{{"id", 1}, {"text", text}}.dump() + "\n";
+  return dump_json(nlohmann::json{{"id", 1}, {"text", text}}) + "\n";
 }
 
 // Words, punctuation, white space of every kind, other scripts and broken UTF-8.

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/rank_file.h"
@@ -121,7 +122,7 @@ TEST(Gpt2, AgreesWithTiktoken) {
   const auto tokenizer = load_tokenizer(ranks);
   EXPECT_EQ(tokenizer->vocabulary_size(), 50257);
   EXPECT_EQ(tokenizer->end_of_document(), 50256);
-  const auto golden = nlohmann::json::parse(read_file(BALEEN_SOURCE_DIR "/tests/golden/gpt2_tokens.json"));
+  const auto golden = parse_json(read_file(testing::golden_file("gpt2_tokens.json")), "test");
   ASSERT_EQ(golden["texts"].size(), 30u);
   for (const auto& entry : golden["texts"]) {
     const auto text = entry["text"].get<std::string>();
@@ -133,7 +134,7 @@ TEST(Gpt2, AgreesWithTiktoken) {
 TEST(Gpt2, AgreesWithTiktokenOnTinyShakespeare) {
   BALEEN_SHARED_FILE(ranks, "gpt2.tiktoken");
   BALEEN_SHARED_FILE(shakespeare, "tinyshakespeare.txt");
-  const auto golden = nlohmann::json::parse(read_file(BALEEN_SOURCE_DIR "/tests/golden/gpt2_tokens.json"))["tinyshakespeare"];
+  const auto golden = parse_json(read_file(testing::golden_file("gpt2_tokens.json")), "test")["tinyshakespeare"];
   const auto ids = ids_of(*load_tokenizer(ranks), read_file(shakespeare));
   EXPECT_EQ(ids.size(), golden["tokens"].get<std::size_t>());
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, a word a step

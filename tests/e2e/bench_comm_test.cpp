@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "support/command.h"
 
 namespace baleen::testing {
@@ -13,7 +14,7 @@ TEST(BenchComm, EveryCollectiveAsJson) {
   for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"}) {
     const CommandResult result = run_baleen({"bench", "comm", "--ranks", "2", "--backend", "shm", "--op", op, "--sizes", "4K:16K", "--json"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
-    const auto json = nlohmann::json::parse(result.out);
+    const auto json = parse_json(result.out, "output");
     EXPECT_EQ(json["op"], op);
     EXPECT_EQ(json["backend"], "shm");
     EXPECT_EQ(json["ranks"], 2);

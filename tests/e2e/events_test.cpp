@@ -22,7 +22,7 @@ TEST_F(Events, AreTheMetricsAlsoAfterAResume) {
   std::size_t numbers = 0;
   std::istringstream lines(read_text(folder / "run/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const auto row = nlohmann::json::parse(line);
+    const auto row = parse_json(line, "output");
     for (const auto& [name, value] : row.items()) {
       if (name == "step" || value.is_null()) continue;
       const auto found = events.scalars.find({name, row["step"].get<std::int64_t>()});

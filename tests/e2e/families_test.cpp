@@ -38,7 +38,7 @@ TEST_P(Families, LearnsAndGenerates) {
 TEST_P(Families, LayoutsAgree) {
   const CommandResult result = run_baleen({"verify", folder / "config.toml", "--layouts", "dp=2;dp=3", "--ranks", "3", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.error << result.out;
-  const auto report = nlohmann::json::parse(result.out);
+  const auto report = parse_json(result.out, "output");
   ASSERT_EQ(report["layouts"].size(), 2u);
   for (const auto& layout : report["layouts"]) EXPECT_TRUE(layout["ok"].get<bool>()) << layout;
 }

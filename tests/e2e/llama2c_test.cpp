@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "support/command.h"
+#include "support/paths.h"
 
 namespace baleen::testing {
 namespace {

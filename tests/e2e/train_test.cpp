@@ -40,7 +40,7 @@ TEST_F(Train, TwoRanksLearnAndLeaveACompleteRun) {
   EXPECT_EQ(text.out.substr(0, 6), "Line 1");
   const CommandResult eval = run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--json"});
   ASSERT_EQ(eval.exit_code, 0) << eval.error;
-  const auto report = nlohmann::json::parse(eval.out);
+  const auto report = parse_json(eval.out, "output");
   EXPECT_LT(report["bits_per_byte"].get<double>(), 5.0);
   EXPECT_NEAR(report["bits_per_byte"].get<double>(), report["loss"].get<double>() / std::log(2.0), 0.01);  // bytes: a token a byte
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "support/command.h"
 
 namespace baleen::testing {
@@ -59,7 +60,7 @@ threads = 1
     std::vector<nlohmann::json> found;
     std::istringstream lines(read_text(std::filesystem::path(folder / run) / "metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
-      const auto row = nlohmann::json::parse(line);
+      const auto row = parse_json(line, "output");
       if (row.contains("loss")) found.push_back(row);
     }
     return found;
@@ -68,7 +69,7 @@ threads = 1
   std::string record(const std::string& run) const {
     std::string text;
     for (const auto& row : rows(run))
-      text += row["step"].dump() + " " + row["loss"].dump() + " " + row["grad_norm"].dump() + " " + row["lr"].dump() + " " + row["tokens"].dump() + "\n";
+      text += dump_json(row["step"]) + " " + dump_json(row["loss"]) + " " + dump_json(row["grad_norm"]) + " " + dump_json(row["lr"]) + " " + dump_json(row["tokens"]) + "\n";
     return text;
   }
   // The bytes of all safetensors files of a checkpoint.

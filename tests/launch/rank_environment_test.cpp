@@ -127,6 +127,12 @@ TEST(RankEnvironment, Slurm) {
   EXPECT_EQ(detect(with(slurm, "SLURM_STEP_NUM_NODES", "1")).local_size, 5);
   EXPECT_EQ(detect(with(slurm, "SLURM_STEP_TASKS_PER_NODE", "?")).local_size, 0);
   expect_refused(with(slurm, "SLURM_PROCID", "5"), "SLURM_PROCID");
+  // A step of fewer tasks than the job.
+  EXPECT_EQ(detect(with(with(slurm, "SLURM_NTASKS", "64"), "SLURM_STEP_NUM_TASKS", "5")).size, 5);
+  expect_refused(with(slurm, "SLURM_STEP_NUM_TASKS", "4"), "SLURM_PROCID");
+  expect_refused(with(slurm, "SLURM_LOCALID", "5"), "SLURM_LOCALID");
+  // A shell under `srun --pty`.
+  EXPECT_EQ(detect(with(with(slurm, "SLURM_NTASKS", "1"), "SLURM_PROCID", "0")).source, RankSource::single);
   Variables script = slurm;  // inside a batch script, outside srun: not a rank
   script.erase("SLURM_STEP_NODELIST");
   EXPECT_EQ(detect(script).source, RankSource::single);

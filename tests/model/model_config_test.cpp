@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "model/family.h"
 #include "model/rope_table.h"
 
@@ -26,9 +27,9 @@ ExitCode code_of(const std::string& json) {
 }
 
 std::string with(const char* key, const nlohmann::json& value) {
-  auto object = nlohmann::json::parse(llama_json);
+  auto object = parse_json(llama_json, "test");
   object[key] = value;
-  return object.dump();
+  return dump_json(object);
 }
 
 TEST(ModelConfig, ReadsAndWritesConfigJson) {
@@ -62,9 +63,9 @@ TEST(ModelConfig, RefusesWhatItCannotRun) {
 // The small config.json of each architecture, as transformers writes them.
 nlohmann::json family_json(const std::string& architecture) {
   if (architecture == "gpt2")
-    return nlohmann::json::parse(R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 50, "n_ctx": 50, "vocab_size": 37,
-      "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02, "n_inner": null, "resid_pdrop": 0.1})");
-  auto object = nlohmann::json::parse(llama_json);
+    return parse_json(R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 50, "n_ctx": 50, "vocab_size": 37,
+      "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02, "n_inner": null, "resid_pdrop": 0.1})", "test");
+  auto object = parse_json(llama_json, "test");
   object["model_type"] = architecture;
   object.erase("rope_scaling");
   if (architecture == "mistral") object["sliding_window"] = nullptr;
@@ -76,7 +77,7 @@ nlohmann::json family_json(const std::string& architecture) {
 std::string refusal(nlohmann::json object, const nlohmann::json& change) {
   object.update(change);
   try {
-    parse_model_config(object.dump(), "config.json");
+    parse_model_config(dump_json(object), "config.json");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_config);
     return error.what();
@@ -86,26 +87,26 @@ std::string refusal(nlohmann::json object, const nlohmann::json& change) {
 
 TEST(ModelConfig, EveryFamilyReadsAndWritesConfigJson) {
   for (const std::string& architecture : architecture_names()) {
-    const ModelConfig config = parse_model_config(family_json(architecture).dump(), "config.json");
+    const ModelConfig config = parse_model_config(dump_json(family_json(architecture)), "config.json");
     EXPECT_EQ(config.architecture, architecture);
     const std::string text = model_config_json(config);
     EXPECT_EQ(model_config_json(parse_model_config(text, "again")), text);
-    EXPECT_EQ(nlohmann::json::parse(text)["model_type"], architecture);
+    EXPECT_EQ(parse_json(text, "test")["model_type"], architecture);
   }
-  const ModelConfig gpt2 = parse_model_config(family_json("gpt2").dump(), "config.json");
+  const ModelConfig gpt2 = parse_model_config(dump_json(family_json("gpt2")), "config.json");
   EXPECT_EQ(gpt2.intermediate_size, 96);
   EXPECT_EQ(gpt2.head_dim, 8);
   EXPECT_EQ(gpt2.max_position_embeddings, 50);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
-  EXPECT_EQ(nlohmann::json::parse(model_config_json(gpt2))["n_embd"], 24);
+  EXPECT_EQ(parse_json(model_config_json(gpt2), "test")["n_embd"], 24);
   auto without_width = family_json("qwen3");
   without_width.erase("head_dim");
-  EXPECT_EQ(parse_model_config(without_width.dump(), "config.json").head_dim, 128);
+  EXPECT_EQ(parse_model_config(dump_json(without_width), "config.json").head_dim, 128);
   // Where transformers 5 keeps the base of the rotary angles.
   auto nested = family_json("qwen2");
   nested.erase("rope_theta");
   nested["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
-  EXPECT_EQ(parse_model_config(nested.dump(), "config.json").rope_theta, 1e6);
+  EXPECT_EQ(parse_model_config(dump_json(nested), "config.json").rope_theta, 1e6);
 }
 
 TEST(ModelConfig, RefusesByNameWhatAFamilyDoesNotHave) {
@@ -129,7 +130,7 @@ TEST(ModelConfig, CountsParametersAsTheUnitsDo) {
         auto object = family_json(architecture);
         object["tie_word_embeddings"] = tied;
         if (architecture == "llama" || architecture == "qwen3") object["attention_bias"] = bias;
-        const ModelConfig config = parse_model_config(object.dump(), "config.json");
+        const ModelConfig config = parse_model_config(dump_json(object), "config.json");
         std::int64_t described = 0, matrices = 0;
         for (const UnitDescription& unit : model_units(config))
           for (const ParameterDescription& parameter : unit.parameters) {

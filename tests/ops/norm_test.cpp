@@ -72,11 +72,13 @@ TEST_P(RmsNorm, BackwardAgreesWithNumericGradients) {
   std::vector<double> by_x(static_cast<std::size_t>(rows * columns));
   const std::vector<double> all = x.doubles(), d = d_out.doubles(), weights = weight.doubles();
   for (std::int64_t begin = 0; begin < rows * columns; begin += columns) {  // rows do not depend on each other
-    const std::vector<double> x_row(all.begin() + begin, all.begin() + begin + columns), d_row(d.begin() + begin, d.begin() + begin + columns);
+    const std::vector<double> x_row(all.begin() + begin, all.begin() + begin + columns),
+        d_row(d.begin() + begin, d.begin() + begin + columns);
     const auto gradient = numeric_gradient(x_row, [&](const auto& at) { return dot(reference(at, weights), d_row); });
     std::copy(gradient.begin(), gradient.end(), by_x.begin() + begin);
   }
-  // A lone column is normalised to ±1: its gradient is a difference of nearly equal numbers, so only the scale of its terms bounds the error.
+  // A lone column is normalised to ±1: its gradient is a difference of nearly equal numbers, so only the scale of its terms bounds the
+  // error.
   if (columns > 1) {
     EXPECT_LE(relative_error(d_x, by_x), fp32_bound);
   } else {
@@ -118,7 +120,8 @@ TEST(RmsNormBits, WeightGradientDoesNotDependOnThreads) {
 TEST(RmsNormBits, NoRowsChangeNothing) {
   Array nothing(0), weight(5, 1.0f), d_weight(5, 2.0f);
   cpu::rms_norm_forward(nothing.tensor({0, 5}), Tensor(), nothing.tensor({0}), nothing.tensor({0, 5}), Tensor(), weight.flat(), eps);
-  cpu::rms_norm_backward_input(nothing.tensor({0, 5}), nothing.tensor({0, 5}), Tensor(), nothing.tensor({0, 5}), nothing.tensor({0}), weight.flat());
+  cpu::rms_norm_backward_input(nothing.tensor({0, 5}), nothing.tensor({0, 5}), Tensor(), nothing.tensor({0, 5}), nothing.tensor({0}),
+                               weight.flat());
   cpu::rms_norm_backward_weight(d_weight.flat(), nothing.tensor({0, 5}), nothing.tensor({0, 5}), nothing.tensor({0}));
   for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(d_weight[i], 2.0f);
 }
@@ -139,10 +142,10 @@ TEST(RmsNormGolden, AgreesWithPyTorch) {
 
 TEST(RmsNormErrors, RefusesAnotherDtypeWithARemedy) {
   Array values(8), rstd(2), weight(4);
-  const Tensor half(values.flat().data(), DType::bf16, {2, 4});
+  const Tensor integers(values.flat().data(), DType::i32, {2, 4});
   try {
-    cpu::rms_norm_forward(half, Tensor(), rstd.flat(), half, Tensor(), weight.flat(), eps);
-    FAIL() << "bf16 was not refused";
+    cpu::rms_norm_forward(integers, Tensor(), rstd.flat(), integers, Tensor(), weight.flat(), eps);
+    FAIL() << "int32 was not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_config);
     EXPECT_FALSE(error.remedy().empty());

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/paths.h"
+
 namespace baleen::testing {
 
 TemporaryFolder::TemporaryFolder() {
@@ -88,7 +90,7 @@ CommandResult run_command(const std::vector<std::string>& arguments, const std::
 }
 
 std::vector<std::string> baleen_arguments(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), BALEEN_BINARY);
+  arguments.insert(arguments.begin(), baleen_binary());
   return arguments;
 }
 
@@ -104,13 +106,6 @@ std::string read_text(const std::filesystem::path& path) {
 void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
-}
-
-std::filesystem::path shared_data(const std::string& name) {
-  const char* override_path = std::getenv("BALEEN_SHARED");
-  const std::filesystem::path shared = override_path != nullptr ? override_path : BALEEN_SOURCE_DIR "/../shared";
-  const std::filesystem::path path = shared / "data" / name;
-  return std::filesystem::exists(path) ? path : std::filesystem::path();
 }
 
 }  // namespace baleen::testing

@@ -62,7 +62,4 @@ std::vector<std::string> baleen_arguments(std::vector<std::string> arguments);
 std::string read_text(const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, const std::string& text);
 
-// ../shared/data/NAME, or empty when it is not there.
-std::filesystem::path shared_data(const std::string& name);
-
 }  // namespace baleen::testing

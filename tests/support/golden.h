@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "support/paths.h"
 #include "tensor/tensor.h"
 
 namespace baleen::testing {
@@ -17,7 +18,7 @@ namespace baleen::testing {
 class Golden {
  public:
   // tests/golden/NAME.safetensors.
-  explicit Golden(const std::string& name) : file_(std::string(BALEEN_SOURCE_DIR) + "/tests/golden/" + name + ".safetensors") {}
+  explicit Golden(const std::string& name) : file_(golden_file(name + ".safetensors")) {}
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<float> floats(const std::string& name) const {

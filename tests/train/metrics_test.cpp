@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 
 namespace baleen {
 namespace {
@@ -39,8 +40,8 @@ TEST_F(Metrics, DoublesRoundTripAndNonFiniteOnesAreNull) {
   std::string first, second;
   std::getline(lines, first);
   std::getline(lines, second);
-  EXPECT_EQ(nlohmann::json::parse(first)["loss"].get<double>(), 0.1 + 0.2);
-  EXPECT_TRUE(nlohmann::json::parse(second)["loss"].is_null());
+  EXPECT_EQ(parse_json(first, "test")["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_TRUE(parse_json(second, "test")["loss"].is_null());
 }
 
 TEST_F(Metrics, ResumeDropsTornAndLaterRows) {
@@ -53,7 +54,7 @@ TEST_F(Metrics, ResumeDropsTornAndLaterRows) {
   { MetricsLog log(path, 4); }
   std::istringstream lines(read_file(path));
   std::vector<int> steps;
-  for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line)["step"].get<int>());
+  for (std::string line; std::getline(lines, line);) steps.push_back(parse_json(line, "test")["step"].get<int>());
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4, 4}));
 }
 

@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/tokenizer/base64.h"
 
 namespace baleen {
@@ -136,6 +137,6 @@ void Llama2cTokenizer::encode(std::string_view text, std::vector<std::int32_t>& 
   ids.insert(ids.end(), own.begin(), own.end());
 }
 
-std::string Llama2cTokenizer::to_json() const { return nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}}.dump(); }
+std::string Llama2cTokenizer::to_json() const { return dump_json(nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}}); }
 
 }  // namespace baleen

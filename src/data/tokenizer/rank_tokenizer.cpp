@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/tokenizer/rank_file.h"
 
 namespace baleen {
@@ -39,7 +40,7 @@ void RankTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids
 }
 
 std::string RankTokenizer::to_json() const {
-  return nlohmann::json{{"kind", kind()}, {"pattern", "gpt2"}, {"ranks", write_rank_file(encoder_.tokens())}}.dump();
+  return dump_json(nlohmann::json{{"kind", kind()}, {"pattern", "gpt2"}, {"ranks", write_rank_file(encoder_.tokens())}});
 }
 
 }  // namespace baleen

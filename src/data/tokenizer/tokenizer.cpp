@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "data/foreign_file.h"
 #include "data/tokenizer/base64.h"
 #include "data/tokenizer/byte_tokenizer.h"
@@ -48,14 +49,8 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, std::int32_t pr
 
 std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view text, const std::string& where) {
   if (text.size() > max_tokenizer_bytes) throw Error(ExitCode::bad_data, "a tokenizer of more than 256 MiB", where, accepted);
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::bad_data, std::string("not valid JSON: ") + error.what(), where, accepted);
-  }
-  if (json.is_object() && json.contains("tokenizer") && json["tokenizer"].is_object()) json = nlohmann::json(json["tokenizer"]);
-  if (!json.is_object()) throw Error(ExitCode::bad_data, "not a tokenizer of baleen's: a JSON object was expected", where, accepted);
+  nlohmann::json json = parse_json(text, where, {}, accepted);
+  if (json.contains("tokenizer") && json["tokenizer"].is_object()) json = nlohmann::json(json["tokenizer"]);
   if (json.contains("model") && json.contains("added_tokens"))
     throw Error(ExitCode::bad_data, "this is a Hugging Face tokenizer.json, which is not read yet", where, accepted);
   const std::string& kind = string_member(json, "kind", where);

@@ -15,19 +15,29 @@ namespace baleen::ops::cpu {
 #define BALEEN_OPS_CPU_ATTENTION_BACKWARD_ONCE
 
 // One sequence and one KV head. Pointers stand at its first token; those of the query heads at the first head of the group.
+template <class T>
 struct KeyHead {
-  float *d_q, *d_k, *d_v;
-  const float *d_out, *q, *k, *v, *out, *lse;  // lse [group, Tq]
+  T *d_q, *d_k, *d_v;
+  const T *d_out, *q, *k, *v, *out;
+  const float* lse;  // [group, Tq]
   const std::int32_t* document_begin;
+};
+
+// All of the operation's arrays, and the elements where those of one sequence and one KV head begin.
+struct BackwardArrays {
+  const Tensor &d_q, &d_k, &d_v, &d_out, &q, &k, &v, &out, &lse;
+};
+struct BackwardOffsets {
+  std::int64_t query = 0, key = 0, out = 0, lse = 0;
 };
 
 // A thread's part of the workspace, in floats: keys, values and their gradients [Tk, padded D], then tiles.
 struct BackwardTiles {
   float *keys, *values, *d_keys, *d_values;
-  float *queries_t, *d_out_t;       // [D, queries]; the queries times scale · log2(e)
+  float *queries_t, *d_out_t;          // [D, queries]; the queries times scale · log2(e)
   float *queries, *d_out, *d_queries;  // [queries, padded D]
-  float *scores, *d_scores;         // [keys, queries]: the probabilities and the gradient of the scores
-  float *lse, *delta;               // [queries]: the log-sum-exp in units of log 2; Σ ∂out ∘ out
+  float *scores, *d_scores;            // [keys, queries]: the probabilities and the gradient of the scores
+  float *lse, *delta;                  // [queries]: the log-sum-exp in units of log 2; Σ ∂out ∘ out
 
   static std::int64_t floats(const AttentionShape& shape) {
     const std::int64_t padded = padded_head_dim(shape.head_dim);
@@ -49,13 +59,15 @@ HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
 // Packs a tile of queries of head `h` in the group, and their ∂out, both ways round.
-void PackQueries(const AttentionShape& shape, const KeyHead& head, std::int64_t h, const QueryTile& queries, const BackwardTiles& tiles) {
+template <class T>
+void PackQueries(const AttentionShape& shape, const KeyHead<T>& head, std::int64_t h, const QueryTile& queries,
+                 const BackwardTiles& tiles) {
   const FloatTag d;
   const std::int64_t head_dim = shape.head_dim, padded = padded_head_dim(head_dim);
   constexpr float log2e = 1.44269504088896340736f;
-  const float* q = head.q + queries.first * shape.query_stride + h * head_dim;
-  const float* d_out = head.d_out + queries.first * shape.out_stride + h * head_dim;
-  const float* out = head.out + queries.first * shape.out_stride + h * head_dim;
+  const T* q = head.q + queries.first * shape.query_stride + h * head_dim;
+  const T* d_out = head.d_out + queries.first * shape.out_stride + h * head_dim;
+  const T* out = head.out + queries.first * shape.out_stride + h * head_dim;
   PackRows(queries.count, head_dim, q, shape.query_stride, tiles.queries, padded);
   PackRows(queries.count, head_dim, d_out, shape.out_stride, tiles.d_out, padded);
   PackTransposed(queries.count, head_dim, shape.scale * log2e, q, shape.query_stride, tiles.queries_t);
@@ -100,7 +112,8 @@ void SoftmaxGradientTile(const TileMask& mask, std::int64_t queries, std::int64_
 
 // All a tile of queries adds to the gradients of keys and values, and its own gradient.
 void BackwardQueryTile(const AttentionShape& shape, const QueryTile& queries, const BackwardTiles& tiles) {
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(FloatTag())), head_dim = shape.head_dim, padded = padded_head_dim(head_dim);
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(FloatTag())), head_dim = shape.head_dim,
+                     padded = padded_head_dim(head_dim);
   const std::int64_t width = (head_dim + lanes - 1) / lanes * lanes, query_lanes = (queries.count + lanes - 1) / lanes * lanes;
   std::fill_n(tiles.d_queries, queries.count * padded, 0.0f);
   for (std::int64_t first = queries.keys_begin; first < queries.keys_end; first += key_tile) {
@@ -111,7 +124,8 @@ void BackwardQueryTile(const AttentionShape& shape, const QueryTile& queries, co
     TileProduct<false>(keys, query_lanes, head_dim, {tiles.values + at, padded, 1}, tiles.d_out_t, query_tile, tiles.d_scores, query_tile,
                        mask.scores());
     SoftmaxGradientTile(mask, queries.count, keys, tiles);
-    TileProduct<true>(keys, width, queries.count, {tiles.scores, query_tile, 1}, tiles.d_out, padded, tiles.d_values + at, padded, mask.by_key());
+    TileProduct<true>(keys, width, queries.count, {tiles.scores, query_tile, 1}, tiles.d_out, padded, tiles.d_values + at, padded,
+                      mask.by_key());
     TileProduct<true>(keys, width, queries.count, {tiles.d_scores, query_tile, 1}, tiles.queries, padded, tiles.d_keys + at, padded,
                       mask.by_key());
     TileProduct<true>(queries.count, width, keys, {tiles.d_scores, 1, query_tile}, tiles.keys + at, padded, tiles.d_queries, padded,
@@ -120,16 +134,19 @@ void BackwardQueryTile(const AttentionShape& shape, const QueryTile& queries, co
 }
 
 // to [rows, D] = factor · from [rows, padded D].
-void UnpackScaled(std::int64_t rows, std::int64_t width, float factor, const float* from, float* to, std::int64_t to_stride) {
+template <class T>
+void UnpackScaled(std::int64_t rows, std::int64_t width, float factor, const float* from, T* to, std::int64_t to_stride) {
   const FloatTag d;
   const std::int64_t padded = padded_head_dim(width);
   for (std::int64_t row = 0; row < rows; ++row)
     ForVectors(static_cast<std::size_t>(width), [&](std::size_t i, auto part) HWY_ATTR {
-      StoreVec(hn::Mul(hn::Load(d, from + row * padded + static_cast<std::int64_t>(i)), hn::Set(d, factor)), to + row * to_stride + i, part);
+      StoreVec(hn::Mul(hn::Load(d, from + row * padded + static_cast<std::int64_t>(i)), hn::Set(d, factor)), to + row * to_stride + i,
+               part);
     });
 }
 
-void AttentionBackwardHead(const AttentionShape& shape, const KeyHead& head, float* workspace) {
+template <class T>
+void BackwardHead(const AttentionShape& shape, const KeyHead<T>& head, float* workspace) {
   const BackwardTiles tiles(shape, workspace);
   const std::int64_t head_dim = shape.head_dim, padded = padded_head_dim(head_dim), group = shape.heads / shape.kv_heads;
   PackRows(shape.key_length, head_dim, head.k, shape.key_stride, tiles.keys, padded);
@@ -148,6 +165,18 @@ void AttentionBackwardHead(const AttentionShape& shape, const KeyHead& head, flo
   UnpackScaled(shape.key_length, head_dim, 1.0f, tiles.d_values, head.d_v, shape.key_stride);
 }
 
+void AttentionBackwardHead(const AttentionShape& shape, const BackwardArrays& all, const BackwardOffsets& at,
+                           const std::int32_t* document_begin, float* workspace) {
+  ForStorage(all.q.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    BackwardHead<T>(shape,
+                    {all.d_q.as<T>() + at.query, all.d_k.as<T>() + at.key, all.d_v.as<T>() + at.key, all.d_out.as<T>() + at.out,
+                     all.q.as<T>() + at.query, all.k.as<T>() + at.key, all.v.as<T>() + at.key, all.out.as<T>() + at.out,
+                     all.lse.as<float>() + at.lse, document_begin},
+                    workspace);
+  });
+}
+
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -157,7 +186,9 @@ namespace baleen::ops::cpu {
 HWY_EXPORT(AttentionBackwardHead);
 
 // The KV heads worked on at a time, one a thread; each needs its keys, values and their gradients, packed, and some tiles.
-static std::int64_t heads_at_once(const AttentionShape& shape) { return std::min<std::int64_t>(threads(), shape.batch * shape.kv_heads); }
+static std::int64_t heads_at_once(const AttentionShape& shape) {
+  return std::min<std::int64_t>(threads(), shape.batch * shape.kv_heads);
+}
 
 std::size_t attention_backward_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(heads_at_once(shape) * BackwardTiles::floats(shape)) * sizeof(float);
@@ -166,22 +197,24 @@ std::size_t attention_backward_workspace(const AttentionShape& shape) {
 void attention_backward(const AttentionShape& given, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v, const Tensor& d_out,
                         const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                         const Tensor& document_begin, void* workspace) {
-  require_fp32("attention", {&d_q, &d_k, &d_v, &d_out, &q, &k, &v, &out, &lse});
+  require_compute_dtype("attention", {&q});
+  require_dtype("attention", q.dtype(), {&d_q, &d_k, &d_v, &d_out, &k, &v, &out});
+  require_fp32("attention", {&lse});
   const AttentionShape shape = checked(given, document_begin);
   const std::int64_t group = shape.heads / shape.kv_heads, floats = BackwardTiles::floats(shape);
   const std::int32_t* documents = document_begin.defined() ? document_begin.as<std::int32_t>() : nullptr;
+  const BackwardArrays arrays{d_q, d_k, d_v, d_out, q, k, v, out, lse};
   const bool one_each = heads_at_once(shape) == shape.batch * shape.kv_heads;  // any thread may then take any task
   // The query heads of a group follow each other inside one task: the sums over them have one order.
   parallel_tasks(shape.batch * shape.kv_heads, [&](std::int64_t task, std::int64_t thread) {
     const std::int64_t b = task / shape.kv_heads, kv_head = task % shape.kv_heads, first_head = kv_head * group;
-    const std::int64_t query = b * shape.query_length * shape.query_stride + first_head * shape.head_dim;
-    const std::int64_t output = b * shape.query_length * shape.out_stride + first_head * shape.head_dim;
-    const std::int64_t key = b * shape.key_batch_stride + kv_head * shape.head_dim;
-    const KeyHead head{d_q.as<float>() + query, d_k.as<float>() + key, d_v.as<float>() + key, d_out.as<float>() + output,
-                       q.as<float>() + query, k.as<float>() + key, v.as<float>() + key, out.as<float>() + output,
-                       lse.as<float>() + (b * shape.heads + first_head) * shape.query_length,
-                       documents == nullptr ? nullptr : documents + b * shape.query_length};
-    HWY_DYNAMIC_DISPATCH(AttentionBackwardHead)(shape, head, static_cast<float*>(workspace) + (one_each ? task : thread) * floats);
+    const BackwardOffsets at{.query = b * shape.query_length * shape.query_stride + first_head * shape.head_dim,
+                             .key = b * shape.key_batch_stride + kv_head * shape.head_dim,
+                             .out = b * shape.query_length * shape.out_stride + first_head * shape.head_dim,
+                             .lse = (b * shape.heads + first_head) * shape.query_length};
+    HWY_DYNAMIC_DISPATCH(AttentionBackwardHead)
+    (shape, arrays, at, documents == nullptr ? nullptr : documents + b * shape.query_length,
+     static_cast<float*>(workspace) + (one_each ? task : thread) * floats);
   });
 }
 

@@ -14,19 +14,22 @@ HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
 // to [rows, padded width] = from [rows, width] with zeros in the columns beyond.
-inline void PackRows(std::int64_t rows, std::int64_t width, const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
+template <class T>
+void PackRows(std::int64_t rows, std::int64_t width, const T* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   for (std::int64_t row = 0; row < rows; ++row) {
     float* to_row = to + row * to_stride;
-    const float* from_row = from + row * from_stride;
-    ForVectors(static_cast<std::size_t>(width), [&](std::size_t i, auto part) HWY_ATTR { StoreVec(LoadVec(from_row + i, part), to_row + i, part); });
+    const T* from_row = from + row * from_stride;
+    ForVectors(static_cast<std::size_t>(width),
+               [&](std::size_t i, auto part) HWY_ATTR { StoreVec(LoadVec(from_row + i, part), to_row + i, part); });
     for (std::int64_t i = width; i < to_stride; ++i) to_row[i] = 0;
   }
 }
 
 // to [width, query_tile] = factor · the transpose of from [rows, width], zeros in the lanes beyond.
-inline void PackTransposed(std::int64_t rows, std::int64_t width, float factor, const float* from, std::int64_t from_stride, float* to) {
+template <class T>
+void PackTransposed(std::int64_t rows, std::int64_t width, float factor, const T* from, std::int64_t from_stride, float* to) {
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t i = 0; i < width; ++i) to[i * query_tile + row] = factor * from[row * from_stride + i];
+    for (std::int64_t i = 0; i < width; ++i) to[i * query_tile + row] = factor * ToFloat(from[row * from_stride + i]);
   for (std::int64_t i = 0; i < width && rows < query_tile; ++i)
     for (std::int64_t row = rows; row < query_tile; ++row) to[i * query_tile + row] = 0;
 }

@@ -12,13 +12,15 @@ inline constexpr std::int64_t query_tile = 64, key_tile = 64;
 inline constexpr std::int64_t most_head_dim = 256;
 
 // Rows of packed tiles start at multiples of the widest vector, 16 floats, and are filled up with zeros.
-inline std::int64_t padded_head_dim(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+inline std::int64_t padded_head_dim(std::int64_t head_dim) {
+  return (head_dim + 15) / 16 * 16;
+}
 
 // One sequence and one query head, and the KV head it shares. Pointers stand at token 0 of the sequence.
 struct QueryTile {
-  std::int64_t first = 0, count = 0;           // queries [first, first + count)
-  std::int64_t keys_begin = 0, keys_end = 0;   // whole key tiles outside are invisible to all of them
-  std::int64_t latest_document = 0;            // the greatest document_begin among them, as an index into the keys
+  std::int64_t first = 0, count = 0;             // queries [first, first + count)
+  std::int64_t keys_begin = 0, keys_end = 0;     // whole key tiles outside are invisible to all of them
+  std::int64_t latest_document = 0;              // the greatest document_begin among them, as an index into the keys
   const std::int32_t* document_begin = nullptr;  // of query `first`, or null
 };
 
@@ -36,6 +38,10 @@ inline QueryTile make_query_tile(const AttentionShape& shape, std::int64_t first
   }
   return tile;
 }
+
+struct ForwardOffsets {
+  std::int64_t out = 0, lse = 0, query = 0, key = 0;
+};
 
 // Checks what the pointers cannot say, and sets the default of key_batch_stride.
 AttentionShape checked(AttentionShape shape, const Tensor& document_begin);

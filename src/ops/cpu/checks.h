@@ -31,6 +31,12 @@ inline void require_dtype(const char* operation, DType dtype, std::initializer_l
     BALEEN_CHECK(!tensor->defined() || tensor->dtype() == dtype, operation, dtype_name(tensor->dtype()), dtype_name(dtype));
 }
 
+// The elements of a tensor from number `begin` on; null where the tensor is undefined.
+template <class T>
+T* elements_from(const Tensor& tensor, std::int64_t begin) {
+  return tensor.defined() ? tensor.as<T>() + begin : nullptr;
+}
+
 // Each of the indices in [0, limit), or equal to `except`. A wrong one would read or write outside the array.
 inline void check_indices(const Tensor& indices, std::int64_t limit, std::optional<std::int32_t> except = {}) {
   const std::int32_t* values = indices.as<std::int32_t>();

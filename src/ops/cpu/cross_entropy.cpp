@@ -22,18 +22,18 @@ struct RowSoftmax {
   double sum;
 };
 
-RowSoftmax ReduceRow(const float* logits, std::size_t count) {
+template <class T>
+HWY_INLINE RowSoftmax ReduceRow(const T* logits, std::size_t count) {
   const FloatTag d;
   constexpr std::size_t block = 2048;
   RowSoftmax row{-std::numeric_limits<float>::infinity(), 0.0};
   for (std::size_t begin = 0; begin < count; begin += block) {
-    const float* values = logits + begin;
+    const T* values = logits + begin;
     const std::size_t width_of_block = HWY_MIN(block, count - begin);
-    const FloatVec first = hn::Set(d, values[0]);
+    const FloatVec first = hn::Set(d, ToFloat(values[0]));
     FloatVec greatest = first;
-    ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
-      greatest = hn::Max(greatest, Covered(LoadVec(values + i, width), width, first));
-    });
+    ForVectors(width_of_block, [&](std::size_t i, auto width)
+                                   HWY_ATTR { greatest = hn::Max(greatest, Covered(LoadVec(values + i, width), width, first)); });
     const float block_greatest = MaxLanes(greatest);
     if (block_greatest > row.greatest) {
       row.sum *= std::exp(static_cast<double>(row.greatest) - block_greatest);
@@ -50,8 +50,9 @@ RowSoftmax ReduceRow(const float* logits, std::size_t count) {
 }
 
 // losses [rows]; logits [rows, V] become gradients when gradient_scale is there.
-void CrossEntropyRows(std::int64_t rows, std::size_t columns, float* losses, float* logits, const std::int32_t* targets,
-                      const float* gradient_scale) {
+template <class T>
+HWY_INLINE void CrossEntropyOf(std::int64_t rows, std::size_t columns, float* losses, T* logits, const std::int32_t* targets,
+                               const float* gradient_scale) {
   const FloatTag d;
   for (std::int64_t row = 0; row < rows; ++row, logits += columns) {
     const std::int32_t target = targets[row];
@@ -62,14 +63,25 @@ void CrossEntropyRows(std::int64_t rows, std::size_t columns, float* losses, flo
       continue;
     }
     const RowSoftmax softmax = ReduceRow(logits, columns);
-    losses[row] = static_cast<float>(std::log(softmax.sum) + (static_cast<double>(softmax.greatest) - logits[target]));
+    losses[row] = static_cast<float>(std::log(softmax.sum) + (static_cast<double>(softmax.greatest) - ToFloat(logits[target])));
     if (gradient_scale == nullptr) continue;
     const FloatVec shift = hn::Set(d, softmax.greatest), scale = hn::Set(d, static_cast<float>(*gradient_scale / softmax.sum));
-    ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(logits + i, width), shift))), logits + i, width);
-    });
-    logits[target] -= *gradient_scale;
+    const float of_target = hn::GetLane(hn::Mul(scale, Exp(hn::Sub(hn::Set(d, ToFloat(logits[target])), shift)))) - *gradient_scale;
+    ForVectors(columns, [&](std::size_t i, auto width)
+                            HWY_ATTR { StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(logits + i, width), shift))), logits + i, width); });
+    StoreVec(hn::Set(d, of_target), logits + target, Part{1});
   }
+}
+
+// Rows [begin, end) of logits; losses stands at the first.
+void CrossEntropyRows(const Tensor& logits, const Tensor& targets, const float* gradient_scale, std::int64_t begin, std::int64_t end,
+                      float* losses) {
+  const std::int64_t columns = logits.size(1);
+  ForStorage(logits.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    CrossEntropyOf(end - begin, static_cast<std::size_t>(columns), losses, logits.as<T>() + begin * columns,
+                   targets.as<std::int32_t>() + begin, gradient_scale);
+  });
 }
 
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
@@ -84,7 +96,7 @@ namespace {
 
 // gradient_scale: null for the loss alone.
 void cross_entropy(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale) {
-  require_fp32("cross-entropy", {&logits});
+  require_compute_dtype("cross-entropy", {&logits});
   BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
   check_indices(targets, columns, ignore_index);
@@ -95,9 +107,7 @@ void cross_entropy(const Tensor& loss_sum, const Tensor& logits, const Tensor& t
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);
     parallel_ranges(count, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
-      (end - begin, static_cast<std::size_t>(columns), losses.data() + begin, logits.as<float>() + (first + begin) * columns,
-       targets.as<std::int32_t>() + first + begin, gradient_scale);
+      HWY_DYNAMIC_DISPATCH(CrossEntropyRows)(logits, targets, gradient_scale, first + begin, first + end, losses.data() + begin);
     });
     for (std::int64_t i = 0; i < count; ++i) total += losses[static_cast<std::size_t>(i)];
   }

@@ -13,9 +13,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
-// to [count] += from [count]
-void AddRow(float* to, const float* from, std::size_t count) {
-  ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR { StoreVec(hn::Add(LoadVec(to + i, width), LoadVec(from + i, width)), to + i, width); });
+// Columns [begin, end) of d_table's rows += those of d_out, one token after the other.
+void AddRows(const Tensor& d_table, const Tensor& d_out, const std::int32_t* ids, std::int64_t tokens, std::int64_t begin,
+             std::int64_t end) {
+  const std::int64_t columns = d_table.size(1);
+  ForStorage(d_out.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      float* to = d_table.as<float>() + ids[token] * columns + begin;
+      const T* from = d_out.as<T>() + token * columns + begin;
+      ForVectors(static_cast<std::size_t>(end - begin), [&](std::size_t i, auto width) HWY_ATTR {
+        StoreVec(hn::Add(LoadVec(to + i, width), LoadVec(from + i, width)), to + i, width);
+      });
+    }
+  });
 }
 
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
@@ -24,7 +35,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace baleen::ops::cpu {
 
-HWY_EXPORT(AddRow);
+HWY_EXPORT(AddRows);
 
 void embedding_forward(const Tensor& out, const Tensor& ids, const Tensor& table) {
   const std::int64_t tokens = ids.elements();
@@ -40,16 +51,14 @@ void embedding_forward(const Tensor& out, const Tensor& ids, const Tensor& table
 }
 
 void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
-  require_fp32("embedding gradient", {&d_table, &d_out});
+  require_fp32("embedding gradient", {&d_table});
+  require_compute_dtype("embedding gradient", {&d_out});
   const std::int64_t tokens = ids.elements(), columns = d_table.size(1);
   BALEEN_CHECK(d_table.dims() == 2 && d_out.elements() == tokens * columns, d_out.elements(), tokens, columns);
   check_indices(ids, d_table.size(0));
-  const std::int32_t* id = ids.as<std::int32_t>();
   // A thread owns columns, whole cache lines of them, and walks all tokens: no two threads write one element, and the order is that of N.
   parallel_ranges(columns, 16, worthwhile_rows(tokens), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t token = 0; token < tokens; ++token)
-      HWY_DYNAMIC_DISPATCH(AddRow)
-      (d_table.as<float>() + id[token] * columns + begin, d_out.as<float>() + token * columns + begin, static_cast<std::size_t>(end - begin));
+    HWY_DYNAMIC_DISPATCH(AddRows)(d_table, d_out, ids.as<std::int32_t>(), tokens, begin, end);
   });
 }
 

@@ -27,20 +27,36 @@ HWY_INLINE Gelu GeluParts(FloatVec x) {
   return {hn::Div(one, hn::Add(one, Exp(hn::Neg(z)))), Fma(hn::Set(d, 3.0f), bx2, a)};
 }
 
-void GeluForward(std::size_t count, float* out, const float* x) {
+template <class T>
+HWY_INLINE void GeluForwardElements(std::size_t count, T* out, const T* x) {
   ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR {
     const FloatVec value = LoadVec(x + i, width);
     StoreVec(hn::Mul(value, GeluParts(value).sigmoid), out + i, width);
   });
 }
 
-void GeluBackward(std::size_t count, float* d_x, const float* d_out, const float* x) {
+template <class T>
+HWY_INLINE void GeluBackwardElements(std::size_t count, T* d_x, const T* d_out, const T* x) {
   const FloatVec one = hn::Set(FloatTag(), 1.0f);
   ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR {
     const FloatVec value = LoadVec(x + i, width);
     const Gelu gelu = GeluParts(value);
     const FloatVec rest = hn::Mul(hn::Mul(value, hn::Sub(one, gelu.sigmoid)), gelu.slope);
     StoreVec(hn::Mul(LoadVec(d_out + i, width), Fma(gelu.sigmoid, rest, gelu.sigmoid)), d_x + i, width);
+  });
+}
+
+void GeluForward(const Tensor& out, const Tensor& x, std::int64_t begin, std::int64_t end) {
+  ForStorage(out.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    GeluForwardElements(static_cast<std::size_t>(end - begin), out.as<T>() + begin, x.as<T>() + begin);
+  });
+}
+
+void GeluBackward(const Tensor& d_x, const Tensor& d_out, const Tensor& x, std::int64_t begin, std::int64_t end) {
+  ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    GeluBackwardElements(static_cast<std::size_t>(end - begin), d_x.as<T>() + begin, d_out.as<T>() + begin, x.as<T>() + begin);
   });
 }
 
@@ -54,22 +70,21 @@ HWY_EXPORT(GeluForward);
 HWY_EXPORT(GeluBackward);
 
 void gelu_forward(const Tensor& out, const Tensor& x) {
-  require_fp32("GELU", {&out, &x});
+  require_compute_dtype("GELU", {&out});
+  require_dtype("GELU", out.dtype(), {&x});
   const std::int64_t count = out.elements();
   BALEEN_CHECK(x.elements() == count, x.elements(), count);
-  parallel_ranges(count, 1024, worthwhile_rows(1), [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(GeluForward)(static_cast<std::size_t>(end - begin), out.as<float>() + begin, x.as<float>() + begin);
-  });
+  parallel_ranges(count, 1024, worthwhile_rows(1),
+                  [&](std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(GeluForward)(out, x, begin, end); });
 }
 
 void gelu_backward(const Tensor& d_x, const Tensor& d_out, const Tensor& x) {
-  require_fp32("GELU", {&d_x, &d_out, &x});
+  require_compute_dtype("GELU", {&x});
+  require_dtype("GELU", x.dtype(), {&d_x, &d_out});
   const std::int64_t count = x.elements();
   BALEEN_CHECK(d_x.elements() == count && d_out.elements() == count, d_x.elements(), d_out.elements(), count);
-  parallel_ranges(count, 1024, worthwhile_rows(1), [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(GeluBackward)
-    (static_cast<std::size_t>(end - begin), d_x.as<float>() + begin, d_out.as<float>() + begin, x.as<float>() + begin);
-  });
+  parallel_ranges(count, 1024, worthwhile_rows(1),
+                  [&](std::int64_t begin, std::int64_t end) { HWY_DYNAMIC_DISPATCH(GeluBackward)(d_x, d_out, x, begin, end); });
 }
 
 }  // namespace baleen::ops::cpu

@@ -14,19 +14,20 @@ HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
 // One row of x [C]; delta and residual are both null or both there.
-void LayerNormForwardRow(std::size_t columns, float* out, float* residual, float* mean, float* rstd, const float* x, const float* delta,
-                         const float* weight, const float* bias, float eps) {
+template <class T>
+HWY_INLINE void LayerNormForwardRow(std::size_t columns, T* out, T* residual, float* mean, float* rstd, const T* x, const T* delta,
+                                    const T* weight, const T* bias, float eps) {
   const FloatTag d;
   FloatVec sums = hn::Zero(d), squares = hn::Zero(d);
   ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
     FloatVec value = LoadVec(x + i, width);
     if (delta != nullptr) {
-      value = hn::Add(value, LoadVec(delta + i, width));
+      value = AsStored<T>(hn::Add(value, LoadVec(delta + i, width)));
       StoreVec(value, residual + i, width);
     }
     sums = hn::Add(sums, value);
   });
-  const float* normalised = delta != nullptr ? residual : x;
+  const T* normalised = delta != nullptr ? residual : x;
   *mean = SumLanes(sums) / static_cast<float>(columns);
   const FloatVec means = hn::Set(d, *mean);
   ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR {
@@ -41,19 +42,23 @@ void LayerNormForwardRow(std::size_t columns, float* out, float* residual, float
   });
 }
 
-void LayerNormForwardRows(std::int64_t rows, std::size_t columns, float* out, float* residual, float* mean, float* rstd, const float* x,
-                          const float* delta, const float* weight, const float* bias, float eps) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::size_t at = static_cast<std::size_t>(row) * columns;
-    LayerNormForwardRow(columns, out + at, delta == nullptr ? nullptr : residual + at, mean + row, rstd + row, x + at,
-                        delta == nullptr ? nullptr : delta + at, weight, bias, eps);
-  }
+void LayerNormForward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                      const Tensor& delta, const Tensor& weight, const Tensor& bias, float eps, std::int64_t begin, std::int64_t end) {
+  const std::int64_t columns = weight.elements();
+  ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    for (std::int64_t row = begin, at = begin * columns; row < end; ++row, at += columns)
+      LayerNormForwardRow<T>(static_cast<std::size_t>(columns), out.as<T>() + at, delta.defined() ? residual.as<T>() + at : nullptr,
+                             mean.as<float>() + row, rstd.as<float>() + row, x.as<T>() + at, elements_from<T>(delta, at), weight.as<T>(),
+                             bias.as<T>(), eps);
+  });
 }
 
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)); it is added to
 // d_residual, if there.
-void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, float* d_x, const float* d_out, const float* d_residual, const float* x,
-                           const float* mean, const float* rstd, const float* weight) {
+template <class T>
+HWY_INLINE void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, T* d_x, const T* d_out, const T* d_residual, const T* x,
+                                      const float* mean, const float* rstd, const T* weight) {
   const FloatTag d;
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::size_t at = static_cast<std::size_t>(row) * columns;
@@ -78,8 +83,9 @@ void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, float* d_x, c
 // d_weight and d_bias of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements
 // apart. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the
 // columns' split.
-void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, float* d_bias, const float* d_out,
-                                    const float* x, const float* mean, const float* rstd) {
+template <class T>
+HWY_INLINE void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, float* d_bias,
+                                               const T* d_out, const T* x, const float* mean, const float* rstd) {
   const FloatTag d;
   constexpr std::size_t strip = 512;
   constexpr std::int64_t block = 8;
@@ -113,58 +119,77 @@ void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::s
   }
 }
 
+void LayerNormBackwardInput(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& mean,
+                            const Tensor& rstd, const Tensor& weight, std::int64_t begin, std::int64_t end) {
+  const std::int64_t columns = weight.elements(), at = begin * columns;
+  ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    LayerNormBackwardRows<T>(end - begin, static_cast<std::size_t>(columns), d_x.as<T>() + at, d_out.as<T>() + at,
+                             elements_from<T>(d_residual, at), x.as<T>() + at, mean.as<float>() + begin, rstd.as<float>() + begin,
+                             weight.as<T>());
+  });
+}
+
+// Columns [begin, end).
+void LayerNormBackwardWeight(const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x, const Tensor& mean,
+                             const Tensor& rstd, std::int64_t begin, std::int64_t end) {
+  ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
+    using T = decltype(zero);
+    LayerNormBackwardWeightColumns<T>(rstd.elements(), static_cast<std::size_t>(end - begin), static_cast<std::size_t>(d_weight.elements()),
+                                      d_weight.as<float>() + begin, d_bias.as<float>() + begin, d_out.as<T>() + begin, x.as<T>() + begin,
+                                      mean.as<float>(), rstd.as<float>());
+  });
+}
+
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace baleen::ops::cpu {
 
-HWY_EXPORT(LayerNormForwardRows);
-HWY_EXPORT(LayerNormBackwardRows);
-HWY_EXPORT(LayerNormBackwardWeightColumns);
+HWY_EXPORT(LayerNormForward);
+HWY_EXPORT(LayerNormBackwardInput);
+HWY_EXPORT(LayerNormBackwardWeight);
 
-void layer_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& delta,
-                        const Tensor& weight, const Tensor& bias, float eps) {
-  require_fp32("LayerNorm", {&out, &residual, &mean, &rstd, &x, &delta, &weight, &bias});
+void layer_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                        const Tensor& delta, const Tensor& weight, const Tensor& bias, float eps) {
+  require_compute_dtype("LayerNorm", {&x});
+  require_dtype("LayerNorm", x.dtype(), {&out, &residual, &delta, &weight, &bias});
+  require_fp32("LayerNorm", {&mean, &rstd});
   const std::int64_t rows = rstd.elements(), columns = weight.elements();
   BALEEN_CHECK(x.elements() == rows * columns && out.elements() == x.elements(), x.elements(), out.elements(), rows, columns);
   BALEEN_CHECK(mean.elements() == rows && bias.elements() == columns, mean.elements(), rows, bias.elements(), columns);
   BALEEN_CHECK(!delta.defined() || (delta.elements() == x.elements() && residual.defined() && residual.elements() == x.elements()));
   parallel_ranges(rows, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t at = begin * columns;
-    HWY_DYNAMIC_DISPATCH(LayerNormForwardRows)
-    (end - begin, static_cast<std::size_t>(columns), out.as<float>() + at, delta.defined() ? residual.as<float>() + at : nullptr,
-     mean.as<float>() + begin, rstd.as<float>() + begin, x.as<float>() + at, delta.defined() ? delta.as<float>() + at : nullptr,
-     weight.as<float>(), bias.as<float>(), eps);
+    HWY_DYNAMIC_DISPATCH(LayerNormForward)(out, residual, mean, rstd, x, delta, weight, bias, eps, begin, end);
   });
 }
 
 void layer_norm_backward_input(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& mean,
                                const Tensor& rstd, const Tensor& weight) {
-  require_fp32("LayerNorm", {&d_x, &d_out, &d_residual, &x, &mean, &rstd, &weight});
+  require_compute_dtype("LayerNorm", {&x});
+  require_dtype("LayerNorm", x.dtype(), {&d_x, &d_out, &d_residual, &weight});
+  require_fp32("LayerNorm", {&mean, &rstd});
   const std::int64_t rows = rstd.elements(), columns = weight.elements();
-  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows, columns);
+  BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows,
+               columns);
   BALEEN_CHECK(mean.elements() == rows && (!d_residual.defined() || d_residual.elements() == x.elements()), mean.elements(), rows);
   parallel_ranges(rows, 1, worthwhile_rows(columns), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t at = begin * columns;
-    HWY_DYNAMIC_DISPATCH(LayerNormBackwardRows)
-    (end - begin, static_cast<std::size_t>(columns), d_x.as<float>() + at, d_out.as<float>() + at,
-     d_residual.defined() ? d_residual.as<float>() + at : nullptr, x.as<float>() + at, mean.as<float>() + begin, rstd.as<float>() + begin,
-     weight.as<float>());
+    HWY_DYNAMIC_DISPATCH(LayerNormBackwardInput)(d_x, d_out, d_residual, x, mean, rstd, weight, begin, end);
   });
 }
 
 void layer_norm_backward_weight(const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x, const Tensor& mean,
                                 const Tensor& rstd) {
-  require_fp32("LayerNorm", {&d_weight, &d_bias, &d_out, &x, &mean, &rstd});
+  require_compute_dtype("LayerNorm", {&x});
+  require_dtype("LayerNorm", x.dtype(), {&d_out});
+  require_fp32("LayerNorm", {&d_weight, &d_bias, &mean, &rstd});
   const std::int64_t rows = rstd.elements(), columns = d_weight.elements();
   BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements(), x.elements(), d_out.elements(), rows, columns);
   BALEEN_CHECK(mean.elements() == rows && d_bias.elements() == columns, mean.elements(), rows, d_bias.elements(), columns);
   // A thread owns columns, whole cache lines of them, and walks all rows.
   parallel_ranges(columns, 16, worthwhile_rows(rows), [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(LayerNormBackwardWeightColumns)
-    (rows, static_cast<std::size_t>(end - begin), static_cast<std::size_t>(columns), d_weight.as<float>() + begin, d_bias.as<float>() + begin,
-     d_out.as<float>() + begin, x.as<float>() + begin, mean.as<float>(), rstd.as<float>());
+    HWY_DYNAMIC_DISPATCH(LayerNormBackwardWeight)(d_weight, d_bias, d_out, x, mean, rstd, begin, end);
   });
 }
 

@@ -1,5 +1,8 @@
 // Matrix products through oneDNN's matmul primitive. Creating a primitive generates machine code and takes milliseconds, running one takes
 // microseconds: each shape is created once and kept.
+//
+// oneDNN multiplies bf16 only with AVX-512, and fast only where the processor has instructions for it. Elsewhere the product is cut into
+// tiles that are converted to fp32, multiplied and summed in fp32, and rounded once.
 #include "ops/matmul.h"
 
 #include <omp.h>
@@ -10,6 +13,7 @@
 #include <unordered_map>
 
 #include "base/hash.h"
+#include "ops/cpu/convert_rows.h"
 
 namespace baleen::ops {
 
@@ -34,8 +38,12 @@ memory::data_type onednn_type(DType dtype) {
 }
 
 // The rows and columns of a matrix as the product sees it.
-std::int64_t rows_of(const Matrix& m) { return m.transposed ? m.columns : m.rows; }
-std::int64_t columns_of(const Matrix& m) { return m.transposed ? m.rows : m.columns; }
+std::int64_t rows_of(const Matrix& m) {
+  return m.transposed ? m.columns : m.rows;
+}
+std::int64_t columns_of(const Matrix& m) {
+  return m.transposed ? m.rows : m.columns;
+}
 
 memory::desc describe(const Matrix& m) {
   // The stride of a single row is never used: the plain one keeps oneDNN on its fast path, and the cache small.
@@ -72,10 +80,8 @@ class Product {
     b_.set_data_handle(b);
     out_.set_data_handle(out);
     scratchpad_.set_data_handle(scratchpad);
-    const std::array<dnnl_exec_arg_t, 4> arguments{{{DNNL_ARG_SRC, a_.get()},
-                                                    {DNNL_ARG_WEIGHTS, b_.get()},
-                                                    {DNNL_ARG_DST, out_.get()},
-                                                    {DNNL_ARG_SCRATCHPAD, scratchpad_.get()}}};
+    const std::array<dnnl_exec_arg_t, 4> arguments{
+        {{DNNL_ARG_SRC, a_.get()}, {DNNL_ARG_WEIGHTS, b_.get()}, {DNNL_ARG_DST, out_.get()}, {DNNL_ARG_SCRATCHPAD, scratchpad_.get()}}};
     dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data()),
                             "the matrix product failed");
   }
@@ -91,8 +97,18 @@ using ProductKey = std::array<std::int64_t, 12>;
 
 ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
   const auto stride = [](const Matrix& m) { return m.rows == 1 ? m.columns : m.stride; };
-  return {rows_of(out), columns_of(out), columns_of(a), stride(a), stride(b), stride(out), a.transposed,
-          b.transposed, static_cast<std::int64_t>(a.dtype), static_cast<std::int64_t>(out.dtype), accumulate, omp_get_max_threads()};
+  return {rows_of(out),
+          columns_of(out),
+          columns_of(a),
+          stride(a),
+          stride(b),
+          stride(out),
+          a.transposed,
+          b.transposed,
+          static_cast<std::int64_t>(a.dtype),
+          static_cast<std::int64_t>(out.dtype),
+          accumulate,
+          omp_get_max_threads()};
 }
 
 struct ProductKeyHash {
@@ -127,18 +143,118 @@ void check_shapes(const Matrix& out, const Matrix& a, const Matrix& b) {
   BALEEN_CHECK(rows_of(a) == rows_of(out) && columns_of(a) == rows_of(b) && columns_of(b) == columns_of(out), rows_of(out), columns_of(out),
                rows_of(a), columns_of(a), rows_of(b), columns_of(b));
   for (const Matrix* m : {&out, &a, &b}) BALEEN_CHECK(m->rows <= 1 || m->stride >= m->columns, m->rows, m->columns, m->stride);
-  if (a.dtype != DType::f32 || b.dtype != DType::f32 || out.dtype != DType::f32)
-    throw Error(ExitCode::bad_config, "matrix products have no " + std::string(dtype_name(a.dtype)) + " version on the CPU", "training.dtype",
-                "use dtype = \"fp32\" with device = \"cpu\"");
+  BALEEN_CHECK(a.dtype == b.dtype && (out.dtype == a.dtype || out.dtype == DType::f32), dtype_name(out.dtype), dtype_name(a.dtype),
+               dtype_name(b.dtype));
 }
 
 // Row-major matrices can be written transposed only by writing (op(a) · op(b))ᵀ = op(b)ᵀ · op(a)ᵀ.
-bool empty(const Matrix& out, const Matrix& a) { return rows_of(out) == 0 || columns_of(out) == 0 || columns_of(a) == 0; }
+bool empty(const Matrix& out, const Matrix& a) {
+  return rows_of(out) == 0 || columns_of(out) == 0 || columns_of(a) == 0;
+}
 
 void fill_zero(const Matrix& m) {
   for (std::int64_t row = 0; row < m.rows; ++row)
     std::memset(static_cast<std::byte*>(m.data) + static_cast<std::size_t>(row * m.stride) * dtype_bytes(m.dtype), 0,
                 static_cast<std::size_t>(m.columns) * dtype_bytes(m.dtype));
+}
+
+bool multiplies_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & needed) == needed;
+}
+
+// Rows [row, row + rows) and columns [column, column + columns) of a matrix as the product sees it.
+Matrix tile_of(const Matrix& m, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+  Matrix tile = m;
+  if (m.transposed) std::swap(row, column), std::swap(rows, columns);
+  tile.rows = rows, tile.columns = columns;
+  if (m.data != nullptr)
+    tile.data = static_cast<std::byte*>(m.data) + static_cast<std::size_t>(row * m.stride + column) * dtype_bytes(m.dtype);
+  return tile;
+}
+
+// [0, extent) cut into equal tiles, of which the last may be shorter.
+struct Cut {
+  std::int64_t extent, tile;
+  Cut(std::int64_t extent_, std::int64_t most) : extent(extent_) {
+    const std::int64_t tiles = (extent + most - 1) / most;
+    tile = std::min(extent, ((extent + tiles - 1) / tiles + 15) / 16 * 16);
+  }
+  std::int64_t last() const { return extent - (extent - 1) / tile * tile; }
+  std::int64_t size(std::int64_t begin) const { return std::min(tile, extent - begin); }
+};
+
+// A product of bf16 matrices by fp32 tiles. The tiles are large enough that converting them costs little beside multiplying them, and small
+// enough to stay in the cache in between.
+class TiledProduct {
+ public:
+  TiledProduct(const Matrix& out, const Matrix& a, const Matrix& b)
+      : out_(out), a_(a), b_(b), rows_(rows_of(out), most_rows), columns_(columns_of(out), most_rows), depth_(columns_of(a), most_depth) {}
+
+  std::size_t workspace_bytes() const {
+    std::size_t scratchpad = 0;
+    for (const std::int64_t rows : {rows_.tile, rows_.last()})
+      for (const std::int64_t columns : {columns_.tile, columns_.last()})
+        for (const std::int64_t depth : {depth_.tile, depth_.last()})
+          for (const bool accumulate : {false, true})
+            scratchpad = std::max(scratchpad, product_cache()
+                                                  .find(out_tile(nullptr, 0, rows, 0, columns), fp32_tile(nullptr, a_, rows, depth),
+                                                        fp32_tile(nullptr, b_, depth, columns), accumulate)
+                                                  .scratchpad_bytes());
+    return a_bytes() + b_bytes() + out_bytes() + scratchpad;
+  }
+
+  void run(bool accumulate, void* workspace) const {
+    auto* a_space = static_cast<std::byte*>(workspace);
+    std::byte *b_space = a_space + a_bytes(), *out_space = b_space + b_bytes(), *scratchpad = out_space + out_bytes();
+    std::int64_t converted_row = -1, converted_depth = -1;  // what a's tile holds
+    for (std::int64_t i = 0; i < rows_.extent; i += rows_.tile)
+      for (std::int64_t j = 0; j < columns_.extent; j += columns_.tile) {
+        const Matrix out = out_tile(out_space, i, rows_.size(i), j, columns_.size(j));
+        const Matrix target = tile_of(out_, i, rows_.size(i), j, columns_.size(j));
+        if (accumulate && out_.dtype == DType::bf16) convert_rows(out, target);
+        for (std::int64_t l = 0; l < depth_.extent; l += depth_.tile) {
+          const Matrix a = fp32_tile(a_space, a_, rows_.size(i), depth_.size(l)),
+                       b = fp32_tile(b_space, b_, depth_.size(l), columns_.size(j));
+          if (converted_row != i || converted_depth != l) convert_rows(a, tile_of(a_, i, rows_.size(i), l, depth_.size(l)));
+          converted_row = i, converted_depth = l;
+          convert_rows(b, tile_of(b_, l, depth_.size(l), j, columns_.size(j)));
+          ProductCache& cache = product_cache();
+          cache.find(out, a, b, accumulate || l > 0).execute(cache.stream(), out.data, a.data, b.data, scratchpad);
+        }
+        if (out_.dtype == DType::bf16) convert_rows(target, out);
+      }
+  }
+
+ private:
+  static constexpr std::int64_t most_rows = 512, most_depth = 1024;
+  static constexpr std::int64_t padding = 16;  // keeps rows of a power of two apart in the cache
+
+  static std::size_t tile_bytes(std::int64_t rows, std::int64_t columns) {
+    const std::int64_t longest = std::max(rows, columns);  // whichever way round it is stored
+    const std::size_t bytes = static_cast<std::size_t>(rows * columns + longest * padding) * sizeof(float);
+    return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
+  }
+  std::size_t a_bytes() const { return tile_bytes(rows_.tile, depth_.tile); }
+  std::size_t b_bytes() const { return tile_bytes(depth_.tile, columns_.tile); }
+  std::size_t out_bytes() const { return out_.dtype == DType::bf16 ? tile_bytes(rows_.tile, columns_.tile) : 0; }
+
+  // Room for `rows` and `columns` as the product sees them, stored the way `like` is.
+  static Matrix fp32_tile(void* space, const Matrix& like, std::int64_t rows, std::int64_t columns) {
+    if (like.transposed) return fp32_tile(space, like.transpose(), columns, rows).transpose();
+    return Matrix(space, DType::f32, rows, columns, columns + padding);
+  }
+  // Where a tile of the sum forms: in place where that is fp32.
+  Matrix out_tile(void* space, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) const {
+    return out_.dtype == DType::f32 ? tile_of(out_, row, rows, column, columns) : fp32_tile(space, out_, rows, columns);
+  }
+
+  Matrix out_, a_, b_;
+  Cut rows_, columns_, depth_;
+};
+
+bool in_tiles(const Matrix& a) {
+  return a.dtype == DType::bf16 && !multiplies_bf16();
 }
 
 }  // namespace
@@ -147,6 +263,7 @@ std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b
   if (out.transposed) return matmul_workspace(out.transpose(), b.transpose(), a.transpose());
   check_shapes(out, a, b);
   if (empty(out, a)) return 0;
+  if (in_tiles(a)) return TiledProduct(out, a, b).workspace_bytes();
   // The sum into `out` may need more than the product alone.
   ProductCache& cache = product_cache();
   const std::size_t plain = cache.find(out, a, b, false).scratchpad_bytes();
@@ -160,6 +277,7 @@ void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate
     if (!accumulate) fill_zero(out);
     return;
   }
+  if (in_tiles(a)) return TiledProduct(out, a, b).run(accumulate, workspace);
   ProductCache& cache = product_cache();
   cache.find(out, a, b, accumulate).execute(cache.stream(), out.data, a.data, b.data, workspace);
 }

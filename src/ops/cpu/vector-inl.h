@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <hwy/highway.h>
 
@@ -88,6 +89,22 @@ HWY_INLINE void StoreHalfBits(hn::Vec<HalfBitsTag> bits, BFloat16* to, Part part
 template <class Width>
 HWY_INLINE void StoreVec(FloatVec value, BFloat16* to, Width width) {
   StoreHalfBits(ToBFloat16Bits(value), to, width);
+}
+
+// What a value is once T has stored it.
+template <class T>
+HWY_INLINE FloatVec AsStored(FloatVec value) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return FromBFloat16Bits(ToBFloat16Bits(value));
+  else
+    return value;
+}
+
+HWY_INLINE float ToFloat(float value) {
+  return value;
+}
+HWY_INLINE float ToFloat(BFloat16 value) {
+  return to_float(value);
 }
 
 // body(float()) or body(BFloat16()), by what a tensor holds.

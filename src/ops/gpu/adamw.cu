@@ -128,12 +128,11 @@ void adamw(Stream& stream, const AdamWTensors& tensors, const Tensor& step_scala
                                      constants,
                                      rounding_key(rounding),
                                      rounding.first};
-      for_width<float>(rounding.first % 4 == 0 ? count : 1, {to.master, to.weights, to.gradients, to.exp_avg, to.exp_avg_sq},
-                       [&](auto width) {
-                         constexpr int W = decltype(width)::value;
-                         update_elements<Master, State, W>
-                             <<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, to);
-                       });
+      for_width<float>(
+          rounding.first % 4 == 0 ? count : 1, {to.master, to.weights, to.gradients, to.exp_avg, to.exp_avg_sq}, [&](auto width) {
+            constexpr int W = decltype(width)::value;
+            update_elements<Master, State, W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, to);
+          });
     });
   });
   check_launch("AdamW");

@@ -38,7 +38,8 @@ bool library_loaded() {
         fe::cudnn_dlhandle = library;
         return true;
       }
-    log::warning("attention runs through slower kernels: cannot load {} (install it, or add its folder to LD_LIBRARY_PATH)", BALEEN_GPU_ATTENTION);
+    log::warning("attention runs through slower kernels: cannot load {} (install it, or add its folder to LD_LIBRARY_PATH)",
+                 BALEEN_GPU_ATTENTION);
     return false;
   }();
   return loaded;
@@ -133,8 +134,19 @@ struct PlanKeyHash {
 };
 
 PlanKey key_of(const AttentionShape& s, AttentionPass pass, const GpuStreamTraits& traits) {
-  return {traits.device, traits.deterministic, pass == AttentionPass::backward, s.batch,      s.query_length, s.key_length, s.heads,
-          s.kv_heads,    s.head_dim,           s.query_stride,                  s.key_stride, s.out_stride,   std::bit_cast<std::int32_t>(s.scale)};
+  return {traits.device,
+          traits.deterministic,
+          pass == AttentionPass::backward,
+          s.batch,
+          s.query_length,
+          s.key_length,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          s.query_stride,
+          s.key_stride,
+          s.out_stride,
+          std::bit_cast<std::int32_t>(s.scale)};
 }
 
 // One a thread, as of the matrix products: a rank has one device and one thread that enqueues.
@@ -159,7 +171,8 @@ class PlanCache {
   }
   cudnnHandle_t handle(int device) {
     auto& handle = handles_[device];
-    if (handle == nullptr && fe::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS) throw std::runtime_error("the library does not start");
+    if (handle == nullptr && fe::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS)
+      throw std::runtime_error("the library does not start");
     return handle;
   }
 
@@ -219,8 +232,12 @@ bool attention_library_run(Stream& stream, const AttentionShape& shape, Attentio
 
 namespace baleen::ops::gpu {
 
-std::optional<std::size_t> attention_library_workspace(Stream&, const AttentionShape&, DType, bool, AttentionPass) { return std::nullopt; }
-bool attention_library_run(Stream&, const AttentionShape&, AttentionPass, const AttentionTensors&, void*) { return false; }
+std::optional<std::size_t> attention_library_workspace(Stream&, const AttentionShape&, DType, bool, AttentionPass) {
+  return std::nullopt;
+}
+bool attention_library_run(Stream&, const AttentionShape&, AttentionPass, const AttentionTensors&, void*) {
+  return false;
+}
 
 }  // namespace baleen::ops::gpu
 

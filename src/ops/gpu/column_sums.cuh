@@ -49,21 +49,28 @@ struct ColumnTargets {
   float* at[K];
 };
 
-// A block adds the chunks of 32 columns of one sum, with 8 threads a column.
+// A block adds the chunks of 32 columns of one sum, with 32 threads a column.
 template <int K>
-__global__ void __launch_bounds__(column_threads)
+__global__ void __launch_bounds__(warp_size* warp_size)
     add_chunks(std::int64_t chunks, std::int64_t columns, ColumnTargets<K> targets, const float* partial) {
-  constexpr int lanes = column_threads / warp_size;
-  __shared__ float shared[lanes][warp_size];
+  __shared__ float shared[warp_size][warp_size + 1];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.x, k = blockIdx.y;
   float sum = 0;
   if (column < columns)
-    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += lanes) sum += partial[(k * chunks + chunk) * columns + column];
+    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += warp_size) sum += partial[(k * chunks + chunk) * columns + column];
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || column >= columns) return;
-  for (int lane = 1; lane < lanes; ++lane) sum += shared[lane][threadIdx.x];
-  targets.at[k][column] += sum;
+  sum = warp_reduce<Sum>(shared[threadIdx.x][threadIdx.y]);  // a warp a column
+  const std::int64_t own = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.y;
+  if (threadIdx.x == 0 && own < columns) targets.at[k][own] += sum;
+}
+
+// targets [K] of [columns] fp32 += the sums of partial [K, chunks, columns] over the chunks.
+template <int K>
+void add_partial_sums(gpuStream_t stream, std::int64_t chunks, std::int64_t columns, const ColumnTargets<K>& targets,
+                      const float* partial) {
+  add_chunks<K><<<dim3(blocks_for(columns, warp_size), K), dim3(warp_size, warp_size), 0, stream>>>(chunks, columns, targets, partial);
+  check_launch("sums of columns");
 }
 
 // targets [K] of [columns] fp32 += the sums. W divides columns.
@@ -74,13 +81,11 @@ void add_column_sums(gpuStream_t stream, std::int64_t rows, std::int64_t columns
   int width = 1;  // packs of columns a block has
   while (width < warp_size && width < packs) width *= 2;
   auto* partial = static_cast<float*>(workspace);
-  sum_chunks<W, K><<<dim3(blocks_for(packs, width), static_cast<unsigned>(chunks)),
-                     dim3(static_cast<unsigned>(width), static_cast<unsigned>(column_threads / width)), 0, stream>>>(rows, columns, partial,
-                                                                                                                     terms);
+  sum_chunks<W, K>
+      <<<dim3(blocks_for(packs, width), static_cast<unsigned>(chunks)),
+         dim3(static_cast<unsigned>(width), static_cast<unsigned>(column_threads / width)), 0, stream>>>(rows, columns, partial, terms);
   check_launch("sums of columns");
-  add_chunks<K><<<dim3(blocks_for(columns, warp_size), K), dim3(warp_size, column_threads / warp_size), 0, stream>>>(chunks, columns,
-                                                                                                                     targets, partial);
-  check_launch("sums of columns");
+  add_partial_sums(stream, chunks, columns, targets, partial);
 }
 
 }  // namespace baleen::ops::gpu

@@ -18,8 +18,8 @@ __device__ HeadPlace head_place(std::int64_t heads, std::int64_t head_dim, std::
 }
 
 template <class T>
-__global__ void forward_heads(std::int64_t rows, std::int64_t heads, std::int64_t head_dim, T* x, std::int64_t row_stride, T* input, float* rstd,
-                              const T* weight, float eps) {
+__global__ void forward_heads(std::int64_t rows, std::int64_t heads, std::int64_t head_dim, T* x, std::int64_t row_stride, T* input,
+                              float* rstd, const T* weight, float eps) {
   const HeadPlace head = head_place(heads, head_dim, row_stride);
   if (head.row >= rows) return;
   float squares = 0;

@@ -78,7 +78,8 @@ struct Operands {
 // One shape's descriptions and method. The library thinks in columns: it computes outᵀ = bᵀ · aᵀ, and a row-major matrix is its transpose.
 class Product {
  public:
-  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b, const void* bias) : handle_(handle), blas_(gpu_blas()) {
+  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b, const void* bias)
+      : handle_(handle), blas_(gpu_blas()) {
     blas_check(blas_.desc_create(description_.out(), gpublas_compute_f32, gpublas_f32), "describing a product");
     const gpublasOperation_t b_operation = b.transposed ? gpublas_transpose : gpublas_normal;
     const gpublasOperation_t a_operation = a.transposed ? gpublas_transpose : gpublas_normal;
@@ -206,9 +207,11 @@ gpublasLtMatmulAlgo_t fastest(const Product& product, gpuStream_t stream, const 
 }
 
 ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, const Operands& on) {
-  const auto types = static_cast<std::int64_t>(a.dtype) * 100 + static_cast<std::int64_t>(b.dtype) * 10 + static_cast<std::int64_t>(out.dtype);
-  return {rows_of(out), columns_of(out),      columns_of(a),        stride_of(a),           stride_of(b), stride_of(out), a.transposed,
-          b.transposed, alignment_of(a.data), alignment_of(b.data), alignment_of(out.data), types,        on.accumulate, on.bias != nullptr};
+  const auto types =
+      static_cast<std::int64_t>(a.dtype) * 100 + static_cast<std::int64_t>(b.dtype) * 10 + static_cast<std::int64_t>(out.dtype);
+  return {rows_of(out),           columns_of(out), columns_of(a), stride_of(a),         stride_of(b),
+          stride_of(out),         a.transposed,    b.transposed,  alignment_of(a.data), alignment_of(b.data),
+          alignment_of(out.data), types,           on.accumulate, on.bias != nullptr};
 }
 
 struct ProductKeyHash {

@@ -42,26 +42,44 @@ void rms_norm_forward(Stream& stream, const Tensor& out, const Tensor& residual,
   check_launch("RMSNorm");
 }
 
-void rms_norm_backward_input(Stream& stream, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
-                             const Tensor& rstd, const Tensor& weight) {
+namespace {
+
+// Checks the shapes and describes the pass over `partial`, or without the weight's sums where that is null.
+template <class T>
+NormBackward<T> backward_pass(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& rstd,
+                              const Tensor& weight, void* partial) {
   const std::int64_t rows = rstd.elements(), columns = weight.elements();
   BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements() && d_x.elements() == x.elements(), x.elements(), rows,
                columns);
   BALEEN_CHECK(!d_residual.defined() || d_residual.elements() == x.elements(), d_residual.elements(), x.elements());
-  if (rows == 0) return;
+  return {rows,      columns, d_x.as<T>(),      d_out.as<T>(),  d_residual.defined() ? d_residual.as<T>() : nullptr,
+          x.as<T>(), nullptr, rstd.as<float>(), weight.as<T>(), static_cast<float*>(partial)};
+}
+
+}  // namespace
+
+void rms_norm_backward_input(Stream& stream, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
+                             const Tensor& rstd, const Tensor& weight) {
+  if (rstd.elements() == 0) return;
   for_element_type(x.dtype(), "RMSNorm", [&](auto zero) {
     using T = decltype(zero);
-    const NormBackward<T> to{
-        columns, d_x.as<T>(), d_out.as<T>(), d_residual.defined() ? d_residual.as<T>() : nullptr, x.as<T>(), nullptr, rstd.as<float>(),
-        weight.as<T>()};
-    for_width<T>(columns, {to.d_x, to.d_out, to.d_residual, to.x, to.weight}, [&](auto width) {
-      constexpr int W = decltype(width)::value;
-      for_row(columns, W, [&](auto packs, unsigned threads) {
-        norm_backward_row<T, W, decltype(packs)::value, false><<<blocks_for(rows, 1), threads, 0, native_stream(stream)>>>(to);
-      });
-    });
+    norm_backward<T, false, false>(native_stream(stream), backward_pass<T>(d_x, d_out, d_residual, x, rstd, weight, nullptr), {});
   });
-  check_launch("RMSNorm backward");
+}
+
+std::size_t rms_norm_backward_workspace(std::int64_t rows, std::int64_t columns) {
+  return static_cast<std::size_t>(1 * norm_backward_blocks(rows) * columns) * sizeof(float);
+}
+
+void rms_norm_backward(Stream& stream, const Tensor& d_x, const Tensor& d_weight, const Tensor& d_out, const Tensor& d_residual,
+                       const Tensor& x, const Tensor& rstd, const Tensor& weight, void* workspace) {
+  BALEEN_CHECK(d_weight.elements() == weight.elements(), d_weight.elements(), weight.elements());
+  if (rstd.elements() == 0) return;
+  for_element_type(x.dtype(), "RMSNorm", [&](auto zero) {
+    using T = decltype(zero);
+    norm_backward<T, false, true>(native_stream(stream), backward_pass<T>(d_x, d_out, d_residual, x, rstd, weight, workspace),
+                                  {{d_weight.as<float>()}});
+  });
 }
 
 std::size_t rms_norm_backward_weight_workspace(std::int64_t rows, std::int64_t columns) {

@@ -1,4 +1,4 @@
-#include "checkpoint/strict_json.h"
+#include "base/json.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_events.h"
 
-namespace baleen::checkpoint {
+namespace baleen {
 namespace {
 
 using nlohmann::json;
@@ -92,18 +93,35 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
+template <class Json>
+std::string write(const Json& value, int indent, nlohmann::detail::error_handler_t on_invalid_text) {
+  try {
+    return value.dump(indent, ' ', /*ensure_ascii=*/false, on_invalid_text);
+  } catch (const nlohmann::detail::exception&) {
+    throw Error(ExitCode::bad_data, "text that is not UTF-8 cannot be written as JSON", "", "give files and parameters names in UTF-8");
+  }
+}
+
 }  // namespace
 
-json parse_strict_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
-  const auto fail = [&](const std::string& problem) -> json { throw Error(ExitCode::bad_data, problem, where); };
+bool read_json_events(std::string_view text, nlohmann::json_sax<json>& handler) { return json::sax_parse(text.begin(), text.end(), &handler); }
+
+json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits, const std::string& remedy) {
+  const auto fail = [&](const std::string& problem) -> json { throw Error(ExitCode::bad_data, problem, where, remedy); };
   if (text.starts_with("\xEF\xBB\xBF")) return fail("a byte-order mark stands before the JSON");
-  if (!text.starts_with('{')) return fail("the JSON does not start with '{'");
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos || text[first] != '{') return fail("the JSON does not start with '{'");
   if (const auto nul = text.find('\0'); nul != text.npos) return fail(fmt::format("NUL at byte {} of the JSON", nul));
   json root;
   StrictBuilder builder(root, limits);
-  if (!json::sax_parse(text.begin(), text.end(), &builder)) return fail(builder.problem());
+  if (!read_json_events(text, builder)) return fail(builder.problem());
   return root;
 }
+
+std::string dump_json(const json& value, int indent) { return write(value, indent, json::error_handler_t::strict); }
+std::string dump_json(const nlohmann::ordered_json& value, int indent) { return write(value, indent, json::error_handler_t::strict); }
+std::string quote_json(const std::string& text) { return write(json(text), -1, json::error_handler_t::strict); }
+std::string dump_json_lossy(const json& value, int indent) { return write(value, indent, json::error_handler_t::replace); }
 
 std::string printable(std::string_view text) {
   constexpr std::size_t limit = 160;
@@ -119,4 +137,4 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-}  // namespace baleen::checkpoint
+}  // namespace baleen

@@ -1,0 +1,146 @@
+// ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (DESIGN.md section 5), and hold and send what they promise.
+#include <gtest/gtest.h>
+
+#include "parallel/small_training.h"
+#include "sharding/replica_check.h"
+
+namespace baleen {
+namespace {
+
+using namespace testing;
+
+class Stages : public ::testing::TestWithParam<std::string> {
+ protected:
+  ModelConfig model() const { return GetParam() == "gpt2" ? small_gpt2() : GetParam() == "untied" ? untied_llama() : small_llama(); }
+};
+INSTANTIATE_TEST_SUITE_P(Models, Stages, ::testing::Values("llama", "untied", "gpt2"), [](const auto& test) { return test.param; });
+
+TEST_P(Stages, HaveTheSameBitsWithoutAccumulation) {
+  for (const int ranks : {2, 3, 4}) {
+    const Record plain = train({.model = model(), .layout = {ranks, 0}});
+    EXPECT_LT(plain.losses.back(), 0.9 * plain.losses.front());
+    for (const int zero : {1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(zero));
+      expect_same_bits(train({.model = model(), .layout = {ranks, zero}}), plain);
+    }
+  }
+}
+
+TEST_P(Stages, HaveTheSameBitsInPairsWithAccumulation) {
+  // 12 sequences on 3 ranks, one at a time: four micro-steps.
+  std::vector<Record> stages;
+  for (const int zero : {0, 1, 2, 3}) stages.push_back(train({.model = model(), .layout = {3, zero}, .micro_batch = 1}));
+  expect_same_bits(stages[1], stages[0]);
+  expect_same_bits(stages[3], stages[2]);
+  expect_equivalent(stages[2], stages[0]);
+  expect_equivalent(stages[0], train({.model = model(), .micro_batch = 1}));
+}
+
+TEST(HybridSharding, EqualsOneRankInEveryStage) {
+  const Record one = train({.micro_batch = 1});
+  for (const int zero : {0, 1, 2, 3})
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+      SCOPED_TRACE("stage " + std::to_string(zero) + (op == ReduceOp::avg ? ", avg" : ", sum"));
+      expect_equivalent(train({.layout = {2, zero, 2}, .micro_batch = 1, .op = op}), one);
+      expect_equivalent(train({.layout = {2, zero, 2}, .op = op}), one);
+    }
+}
+
+TEST(HybridSharding, ReplicasOfOneShardEach) { expect_equivalent(train({.layout = {1, 3, 3}, .micro_batch = 2}), train({.micro_batch = 1})); }
+
+// Bytes a rank holds for weights, gradients and states, without the pools.
+std::size_t held_bytes(const Training& training, const char* only = nullptr) {
+  std::size_t bytes = 0;
+  run_ranks(training.layout.ranks(), [&](World& world) {
+    const DataAxes axes(world, training.layout.replicate, training.layout.data);
+    const Engine engine(training.engine_options(), axes.group());
+    if (world.rank() != 0) return;
+    for (const auto& [name, size] : engine.device().allocations())
+      if (only != nullptr ? name == only : name == "weights" || name == "gradients" || name == "master weights" || name.starts_with("optimizer ")) bytes += size;
+  });
+  return bytes;
+}
+
+// Wide enough that the padding of its units is small.
+ModelConfig wide_model() {
+  ModelConfig config = untied_llama();
+  config.hidden_size = 256;
+  config.intermediate_size = 512;
+  config.head_dim = 64;
+  config.vocab_size = 4096;
+  return config;
+}
+
+TEST(ShardedMemory, IsWhatTheTablePromises) {
+  const ModelConfig model = wide_model();
+  double parameters = 0;
+  for (const UnitDescription& unit : model_units(model))
+    for (const ParameterDescription& parameter : unit.parameters) parameters += static_cast<double>(parameter.elements());
+  for (const int n : {1, 2, 4, 8}) {
+    const double per_shard = 1.0 / n;
+    const double fp32[] = {16, 8 + 8 * per_shard, 4 + 12 * per_shard, 16 * per_shard};
+    const double bf16[] = {18, 6 + 12 * per_shard, 2 + 16 * per_shard, 18 * per_shard};
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(n) + " ranks, stage " + std::to_string(zero));
+      Training training{.model = model, .layout = {n, zero}, .micro_batch = 1};
+      EXPECT_NEAR(static_cast<double>(held_bytes(training)) / parameters, fp32[zero], 0.02 * fp32[zero]);
+      // The pools, beyond the table: two blocks, and the larger of embedding and head.
+      const std::size_t block = held_bytes(training, "gradients pool");
+      EXPECT_EQ(block > 0, zero >= 2);
+      EXPECT_EQ(held_bytes(training, "weights pool") > 0, zero == 3);
+    }
+    (void)bf16;
+  }
+}
+
+// Elements that a rank sends in one step, from the bytes counted by its communicators, without the few scalars that go beside.
+std::pair<std::uint64_t, std::uint64_t> elements_sent(const Layout& layout, const ModelConfig& model) {
+  std::pair<std::uint64_t, std::uint64_t> sent;  // gradients, weights
+  run_ranks(layout.ranks(), [&](World& world) {
+    const DataAxes axes(world, layout.replicate, layout.data);
+    const DataGroup group = axes.group();
+    const Training training{.model = model, .layout = layout};
+    Engine engine(training.engine_options(), group);
+    engine.units().initialize_weights(11);
+    AdamWOptimizer optimizer({}, engine.device(), engine.units());
+    const UnevenBatches batches;
+    TrainingStep step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, 10, 0.1}, 1.0);
+    step.run(1, false);
+    engine.settle_weights();
+    const std::uint64_t reduced = group.reduce.bytes_sent(), gathered = group.gather.bytes_sent();
+    step.run(2, false);
+    engine.settle_weights();
+    // The squares of the gradient norm, one double, are summed over the same communicator: a flat sum that the ring of n slices sends once or
+    // twice. They are what is left beyond whole elements of padding.
+    if (world.rank() == 0) sent = {(group.reduce.bytes_sent() - reduced) / sizeof(float), (group.gather.bytes_sent() - gathered) / sizeof(float)};
+  });
+  return sent;
+}
+
+TEST(ShardedTraffic, ElementsSentAreThoseOfTheTable) {
+  const ModelConfig model = untied_llama();
+  for (const int n : {2, 3, 4}) {
+    // Whole units as they lie in memory, padding included; what stage 3 need not gather again for backward: the embedding (backward does
+    // not read it), the last two blocks and the head, still in the pool from forward.
+    std::uint64_t all = 0, gathered_again = 0;
+    const std::vector<UnitDescription> units = model_units(model);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      const std::uint64_t elements = UnitLayout(units[u], n).elements();
+      all += elements;
+      if (u >= 1 && u + 3 < units.size()) gathered_again += elements;
+    }
+    const auto share = [&](std::uint64_t elements) { return elements / static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(n - 1); };
+    const std::uint64_t scalars = 2 * 2 * 2;  // at most: a double, sent twice
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(n) + " ranks, stage " + std::to_string(zero));
+      const auto [gradients, weights] = elements_sent({n, zero}, model);
+      const std::uint64_t reduced = zero == 0 ? 2 * share(all) : share(all);
+      EXPECT_GE(gradients, reduced);
+      EXPECT_LE(gradients, reduced + scalars);
+      EXPECT_EQ(weights, zero == 0 ? 0 : zero < 3 ? share(all) : share(all) + share(gathered_again));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baleen
