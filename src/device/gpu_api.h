@@ -98,6 +98,12 @@ gpuError_t gpuAllowSharedMemory(Kernel* kernel, int bytes) {
 __device__ inline unsigned short gpu_bfloat16_bits(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
+// 2ˣ to about 22 bits, in one instruction.
+__device__ inline float gpu_fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 #endif
 
 // The matrix library, which is loaded when the first product runs: a program that multiplies on the CPU starts without it.
@@ -111,6 +117,7 @@ using gpublasLtMatmulHeuristicResult_t = cublasLtMatmulHeuristicResult_t;
 using gpublasOperation_t = cublasOperation_t;
 using gpublasDataType_t = cudaDataType_t;
 inline constexpr auto gpublas_success = CUBLAS_STATUS_SUCCESS;
+inline constexpr auto gpublas_not_supported = CUBLAS_STATUS_NOT_SUPPORTED;
 inline constexpr auto gpublas_normal = CUBLAS_OP_N;
 inline constexpr auto gpublas_transpose = CUBLAS_OP_T;
 inline constexpr auto gpublas_f32 = CUDA_R_32F;
@@ -118,6 +125,10 @@ inline constexpr auto gpublas_bf16 = CUDA_R_16BF;
 inline constexpr auto gpublas_compute_f32 = CUBLAS_COMPUTE_32F;  // full fp32 products, no TF32
 using gpublasLtEpilogue_t = cublasLtEpilogue_t;
 inline constexpr auto gpublas_epilogue_bias = CUBLASLT_EPILOGUE_BIAS;
+inline constexpr auto gpublas_epilogue_bias_and_gelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+inline constexpr auto gpublas_epilogue_gelu_gradient = CUBLASLT_EPILOGUE_DGELU;
+inline constexpr auto gpublas_desc_before = CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+inline constexpr auto gpublas_desc_before_stride = CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD;
 inline constexpr auto gpublas_desc_epilogue = CUBLASLT_MATMUL_DESC_EPILOGUE;
 inline constexpr auto gpublas_desc_bias = CUBLASLT_MATMUL_DESC_BIAS_POINTER;
 inline constexpr auto gpublas_desc_transa = CUBLASLT_MATMUL_DESC_TRANSA;

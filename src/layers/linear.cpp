@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/bias.h"
+#include "ops/matmul_gelu.h"
 
 namespace baleen {
 namespace {
@@ -80,6 +81,23 @@ void Linear::forward(const LayerContext& context, const Tensor& y, const Tensor&
   if (together) return;
   for (const Bias& bias : biases_)
     ops::bias_add(context.ops, columns_of(y, bias.begin, bias.outputs), outputs_, joined(bias, context.units.weight(bias.first)));
+}
+
+void Linear::forward_gelu(const LayerContext& context, const Tensor& y, const Tensor& before, const Tensor& x) const {
+  if (!single()) {
+    forward(context, before, x);
+    return ops::gelu_forward(context.ops, y, before);
+  }
+  const Matrix weight = matrix(runs_[0], context.units.weight(runs_[0].first)).transpose();
+  ops::matmul_gelu(context.ops, y, before, x, weight, joined(biases_[0], context.units.weight(biases_[0].first)));
+}
+
+void Linear::backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const {
+  if (runs_.size() != 1) {
+    backward_input(context, d_before, d_y);
+    return ops::gelu_backward(context.ops, d_before, d_before, before);
+  }
+  ops::matmul_gelu_backward(context.ops, d_before, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), before);
 }
 
 void Linear::backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const {

@@ -11,6 +11,7 @@
 #include "ops/head_norm.h"
 #include "ops/layer_norm.h"
 #include "ops/matmul.h"
+#include "ops/matmul_gelu.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
@@ -57,8 +58,9 @@ TEST_F(GpuRoundedOps, RmsNorm) {
             ops::rms_norm_backward_weight(context, d_weight, d, there, rstd);
             ops::rms_norm_forward(context, normed_sum, sum, rstd_sum, there, side.put_rounded(delta, {r, c}), weights, 1e-5f);
           });
-          return std::vector<Result>{{side.get_floats(out)},       {side.get_floats(rstd), false}, {side.get_floats(d_x)},
-                                     {side.get_floats(d_weight), false}, {side.get_floats(sum)},         {side.get_floats(normed_sum), true, 1.5}};
+          return std::vector<Result>{{side.get_floats(out)}, {side.get_floats(rstd), false},
+                                     {side.get_floats(d_x)}, {side.get_floats(d_weight), false},
+                                     {side.get_floats(sum)}, {side.get_floats(normed_sum), true, 1.5}};
         },
         "RMSNorm " + std::to_string(r) + " x " + std::to_string(c));
   }
@@ -83,9 +85,12 @@ TEST_F(GpuRoundedOps, LayerNorm) {
             ops::layer_norm_forward(context, normed_sum, sum, side.poisoned({r}), rstd_sum, there, side.put_rounded(delta, {r, c}), weights,
                                     biases, 1e-5f);
           });
-          return std::vector<Result>{{side.get_floats(out)},           {side.get_floats(rstd), false},
-                                     {side.get_floats(d_x)},           {side.get_floats(d_weight), false},
-                                     {side.get_floats(d_bias), false}, {side.get_floats(sum)},
+          return std::vector<Result>{{side.get_floats(out)},
+                                     {side.get_floats(rstd), false},
+                                     {side.get_floats(d_x)},
+                                     {side.get_floats(d_weight), false},
+                                     {side.get_floats(d_bias), false},
+                                     {side.get_floats(sum)},
                                      {side.get_floats(normed_sum), true, 1.5}};
         },
         "LayerNorm " + std::to_string(r) + " x " + std::to_string(c));
@@ -107,8 +112,11 @@ TEST_F(GpuRoundedOps, NormOfHeads) {
             ops::head_norm_forward(context, view(there), stride, input, rstd, weights, 1e-5f);
             ops::head_norm_backward_input(context, view(d_there), stride, d_out, input, rstd, weights);
           });
-          return std::vector<Result>{{side.get_floats(there)},   {side.get_floats(input)},   {side.get_floats(rstd), false},
-                                     {side.get_floats(d_there)}, {side.get_floats(d_out)}};
+          return std::vector<Result>{{side.get_floats(there)},
+                                     {side.get_floats(input)},
+                                     {side.get_floats(rstd), false},
+                                     {side.get_floats(d_there)},
+                                     {side.get_floats(d_out)}};
         },
         "norm of heads of " + std::to_string(width));
   }
@@ -157,7 +165,8 @@ TEST_F(GpuRoundedOps, SwigluAddAndRope) {
     compare(
         [&](Side& side) {
           const Tensor out = side.poisoned_rounded({r, c}), d_gate_up = side.poisoned_rounded({r, 2 * c}),
-                       there = side.put_rounded(gate_up, {r, 2 * c}), d = side.put_rounded(d_out, {r, c}), sum = side.poisoned_rounded({r, c});
+                       there = side.put_rounded(gate_up, {r, 2 * c}), d = side.put_rounded(d_out, {r, c}),
+                       sum = side.poisoned_rounded({r, c});
           side.run([&](Context& context) {
             ops::swiglu_forward(context, out, there);
             ops::swiglu_backward(context, d_gate_up, d, there);
@@ -176,8 +185,8 @@ TEST_F(GpuRoundedOps, SwigluAddAndRope) {
           [&](Side& side) {
             const Tensor there = side.put_rounded(x, {tokens * stride});
             side.run([&](Context& context) {
-              ops::rope(context, Tensor(there.data(), there.dtype(), {tokens, heads, half * 2}), stride, side.put(cosines, {positions, half}),
-                        side.put(sines, {positions, half}), side.put(at, {tokens}), inverse);
+              ops::rope(context, Tensor(there.data(), there.dtype(), {tokens, heads, half * 2}), stride,
+                        side.put(cosines, {positions, half}), side.put(sines, {positions, half}), side.put(at, {tokens}), inverse);
             });
             return std::vector<Result>{{side.get_floats(there)}};
           },
@@ -250,10 +259,67 @@ TEST_F(GpuRoundedOps, Matmul) {
     }
 }
 
+TEST_F(GpuRoundedOps, MatmulWithBiasAndGelu) {
+  for (const auto& [rows, columns] : Sizes{{5, 7}, {64, 48}, {333, 256}}) {
+    const std::int64_t m = rows, n = columns, k = 72;
+    const Floats a = random_rounded(m * k), b = random_rounded(n * k, 0.2f), bias = random_rounded(n), d = random_rounded(m * k),
+                 weight = random_rounded(k * n, 0.2f), x = random_rounded(m * n, 2.0f);
+    compare(
+        [&](Side& side) {
+          const Tensor left = side.put_rounded(a, {m, k}), right = side.put_rounded(b, {n, k}), added = side.put_rounded(bias, {n});
+          const Tensor sum = side.poisoned_rounded({m, n}), before = side.poisoned_rounded({m, n}), out = side.poisoned_rounded({m, n}),
+                       d_before = side.poisoned_rounded({m, n});
+          side.run([&](Context& context) {
+            ops::matmul_with_bias(context, sum, left, ops::Matrix(right).transpose(), added);
+            ops::matmul_gelu(context, out, before, left, ops::Matrix(right).transpose(), added);
+            ops::matmul_gelu_backward(context, d_before, side.put_rounded(d, {m, k}), side.put_rounded(weight, {k, n}),
+                                      side.put_rounded(x, {m, n}));
+          });
+          // Where the library does not fuse them, the activation's input is rounded before.
+          return std::vector<Result>{
+              {side.get_floats(sum)}, {side.get_floats(before)}, {side.get_floats(out), true, 1.5}, {side.get_floats(d_before), true, 1.5}};
+        },
+        "matmul with gelu " + std::to_string(m) + " x " + std::to_string(n));
+  }
+}
+
+TEST_F(GpuRoundedOps, BothGradientsOfANorm) {
+  for (const auto& [rows, columns] : row_sizes) {
+    const std::int64_t r = rows, c = columns;
+    const Floats x = random_rounded(r * c), weight = random_rounded(c), d_out = random_rounded(r * c), d_residual = random_rounded(r * c),
+                 before = random(c);
+    compare(
+        [&](Side& side) {
+          const Tensor there = side.put_rounded(x, {r, c}), weights = side.put_rounded(weight, {c}), d = side.put_rounded(d_out, {r, c}),
+                       residual = side.put_rounded(d_residual, {r, c}), out = side.poisoned_rounded({r, c}), mean = side.poisoned({r}),
+                       rstd = side.poisoned({r}), d_x = side.poisoned_rounded({r, c}), d_weight = side.put(before, {c}),
+                       d_x_centred = side.poisoned_rounded({r, c}), d_weight_centred = side.put(before, {c}),
+                       d_bias = side.put(before, {c});
+          side.run([&](Context& context) {
+            ops::rms_norm_forward(context, out, Tensor(), rstd, there, Tensor(), weights, 1e-5f);
+            ops::rms_norm_backward(context, d_x, d_weight, d, Tensor(), there, rstd, weights);
+            ops::layer_norm_forward(context, out, Tensor(), mean, rstd, there, Tensor(), weights, weights, 1e-5f);
+            ops::layer_norm_backward(context, d_x_centred, d_weight_centred, d_bias, d, residual, there, mean, rstd, weights);
+          });
+          return std::vector<Result>{{side.get_floats(d_x)},
+                                     {side.get_floats(d_weight), false},
+                                     {side.get_floats(d_x_centred)},
+                                     {side.get_floats(d_weight_centred), false},
+                                     {side.get_floats(d_bias), false}};
+        },
+        "both gradients " + std::to_string(r) + " x " + std::to_string(c));
+  }
+}
+
 TEST_F(GpuRoundedOps, Attention) {
   // B, T, H, Hkv, D; widths that the library takes and ones that it does not.
-  for (const auto& s : std::vector<std::array<std::int64_t, 5>>{
-           {1, 1, 1, 1, 2}, {2, 13, 6, 2, 6}, {2, 100, 3, 1, 33}, {2, 256, 4, 4, 64}, {1, 1024, 14, 2, 64}, {3, 333, 6, 2, 128}, {1, 65, 2, 2, 200}}) {
+  for (const auto& s : std::vector<std::array<std::int64_t, 5>>{{1, 1, 1, 1, 2},
+                                                                {2, 13, 6, 2, 6},
+                                                                {2, 100, 3, 1, 33},
+                                                                {2, 256, 4, 4, 64},
+                                                                {1, 1024, 14, 2, 64},
+                                                                {3, 333, 6, 2, 128},
+                                                                {1, 65, 2, 2, 200}}) {
     ops::AttentionShape shape;
     shape.batch = s[0], shape.query_length = shape.key_length = s[1], shape.heads = s[2], shape.kv_heads = s[3], shape.head_dim = s[4];
     const std::int64_t n = s[0] * s[1], queries = s[2] * s[4], keys = s[3] * s[4], columns = queries + 2 * keys;
@@ -263,7 +329,8 @@ TEST_F(GpuRoundedOps, Attention) {
     expect_rounded_equal(
         [&](Side& side) {
           const Tensor there = side.put_rounded(qkv, {n, columns}), d = side.put_rounded(d_out, {n, queries}),
-                       out = side.poisoned_rounded({n, queries}), lse = side.poisoned({s[0], s[2], s[1]}), d_qkv = side.poisoned_rounded({n, columns});
+                       out = side.poisoned_rounded({n, queries}), lse = side.poisoned({s[0], s[2], s[1]}),
+                       d_qkv = side.poisoned_rounded({n, columns});
           const auto part = [&](const Tensor& whole, std::int64_t begin, std::int64_t count) {
             const ops::Matrix view = ops::Matrix(whole).column_range(begin, count);
             return Tensor(view.data, view.dtype, {n, count});

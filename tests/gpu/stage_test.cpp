@@ -107,8 +107,8 @@ class Model {
     for (const ParameterId id : units_.parameters()) {
       const std::int64_t count = units_.parameter(id).elements();
       ops::adamw(context,
-                 {master(id), units_.has_separate_master() ? units_.weight(id).reshape({count}) : Tensor(), units_.gradient(id).reshape({count}), units_.exp_avg(id).reshape({count}),
-                  units_.exp_avg_sq(id).reshape({count})},
+                 {master(id), units_.has_separate_master() ? units_.weight(id).reshape({count}) : Tensor(),
+                  units_.gradient(id).reshape({count}), units_.exp_avg(id).reshape({count}), units_.exp_avg_sq(id).reshape({count})},
                  scalars_, {0.9f, 0.95f, 1e-3f, 0.1f}, {});
     }
   }
@@ -146,7 +146,8 @@ class GpuStage : public OnBothDevices {
   template <class Compare>
   void run(const ModelConfig& config, std::int64_t batch, std::int64_t length, float deviation, const Compare& compare) {
     const Inputs in = random_inputs(config, batch * length, deviation);
-    Model reference(*cpu, config, batch, length, in.weights, in.ids, in.targets), eager(*gpu, config, batch, length, in.weights, in.ids, in.targets),
+    Model reference(*cpu, config, batch, length, in.weights, in.ids, in.targets),
+        eager(*gpu, config, batch, length, in.weights, in.ids, in.targets),
         replayed(*gpu, config, batch, length, in.weights, in.ids, in.targets);
     std::unique_ptr<Graph> graph;
     for (int step = 1; step <= steps; ++step) {

@@ -16,6 +16,7 @@
 #include "device/gpu_api.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/matmul_methods.h"
+#include "ops/matmul_gelu.h"
 
 namespace baleen::ops::gpu {
 namespace {
@@ -71,31 +72,42 @@ struct Operands {
   void* out;
   const void *a, *b;
   bool accumulate;
-  const void* bias;
   void* workspace;
+  const void* bias = nullptr;
+  void* before = nullptr;  // of an activation: written by the forward product, read by the backward one
+};
+
+// What the kernel does with a product before it writes it.
+enum class Epilogue { none, bias, bias_and_gelu, gelu_gradient };
+struct Behind {
+  Epilogue kind = Epilogue::none;
+  std::int64_t before_stride = 0;
 };
 
 // One shape's descriptions and method. The library thinks in columns: it computes outᵀ = bᵀ · aᵀ, and a row-major matrix is its transpose.
 class Product {
  public:
-  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b, const void* bias)
+  Product(gpublasLtHandle_t handle, const Matrix& out, const Matrix& a, const Matrix& b, const Behind& behind, const Operands& on)
       : handle_(handle), blas_(gpu_blas()) {
     blas_check(blas_.desc_create(description_.out(), gpublas_compute_f32, gpublas_f32), "describing a product");
     const gpublasOperation_t b_operation = b.transposed ? gpublas_transpose : gpublas_normal;
     const gpublasOperation_t a_operation = a.transposed ? gpublas_transpose : gpublas_normal;
     blas_check(blas_.desc_set(description_.get(), gpublas_desc_transa, &b_operation, sizeof b_operation), "describing a product");
     blas_check(blas_.desc_set(description_.get(), gpublas_desc_transb, &a_operation, sizeof a_operation), "describing a product");
-    if (bias != nullptr) {
-      const gpublasLtEpilogue_t epilogue = gpublas_epilogue_bias;
-      blas_check(blas_.desc_set(description_.get(), gpublas_desc_epilogue, &epilogue, sizeof epilogue), "describing a product");
-      set_bias(bias);
+    if (behind.kind != Epilogue::none) {
+      const gpublasLtEpilogue_t epilogue = behind.kind == Epilogue::bias            ? gpublas_epilogue_bias
+                                           : behind.kind == Epilogue::bias_and_gelu ? gpublas_epilogue_bias_and_gelu
+                                                                                    : gpublas_epilogue_gelu_gradient;
+      set(gpublas_desc_epilogue, epilogue);
+      if (on.before != nullptr) set(gpublas_desc_before_stride, behind.before_stride);
+      set_pointers(on);
     }
     describe(b_, b);
     describe(a_, a);
     describe(out_, out);
   }
 
-  // Methods in the order in which the library recommends them, at most `most`.
+  // Methods in the order in which the library recommends them, at most `most`; none where it cannot do what stands behind the product.
   std::vector<gpublasLtMatmulAlgo_t> candidates(const Matrix& out, const Matrix& a, const Matrix& b, int most) const {
     Owned<gpublasLtMatmulPreference_t> preference(blas_.preference_destroy);
     blas_check(blas_.preference_create(preference.out()), "choosing a method");
@@ -109,13 +121,13 @@ class Product {
     prefer(gpublas_pref_align_d, alignment_of(out.data));
     std::vector<gpublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
     int found = 0;
-    blas_check(blas_.heuristic(handle_, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(), preference.get(), most,
-                               results.data(), &found),
-               "choosing a method");
+    const gpublasStatus_t status = blas_.heuristic(handle_, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(),
+                                                   preference.get(), most, results.data(), &found);
+    if (status == gpublas_not_supported) return {};
+    blas_check(status, "choosing a method");
     std::vector<gpublasLtMatmulAlgo_t> methods;
     for (int i = 0; i < found; ++i)
       if (results[static_cast<std::size_t>(i)].state == gpublas_success) methods.push_back(results[static_cast<std::size_t>(i)].algo);
-    BALEEN_CHECK(!methods.empty(), "no method for the product", rows_of(out), columns_of(out), columns_of(a));
     return methods;
   }
   // Whether the library takes a method that was kept from an earlier run.
@@ -127,18 +139,27 @@ class Product {
 
   gpublasStatus_t run(gpuStream_t stream, const Operands& on, const gpublasLtMatmulAlgo_t& method) const {
     const float one = 1.0f, before = on.accumulate ? 1.0f : 0.0f;
-    if (on.bias != nullptr) set_bias(on.bias);
+    set_pointers(on);
     return blas_.matmul(handle_, description_.get(), &one, on.b, b_.get(), on.a, a_.get(), &before, on.out, out_.get(), on.out, out_.get(),
                         &method, on.workspace, matmul_workspace, stream);
   }
   void execute(gpuStream_t stream, const Operands& on) const { blas_check(run(stream, on, method_), "a matrix product"); }
 
-  void set_method(const gpublasLtMatmulAlgo_t& method) { method_ = method; }
+  void set_method(const gpublasLtMatmulAlgo_t& method) {
+    method_ = method;
+    possible_ = true;
+  }
+  bool possible() const { return possible_; }
   const gpublasLtMatmulAlgo_t& method() const { return method_; }
 
  private:
-  void set_bias(const void* bias) const {
-    blas_check(blas_.desc_set(description_.get(), gpublas_desc_bias, &bias, sizeof bias), "describing a product");
+  template <class Attribute, class Value>
+  void set(Attribute attribute, const Value& value) const {
+    blas_check(blas_.desc_set(description_.get(), attribute, &value, sizeof value), "describing a product");
+  }
+  void set_pointers(const Operands& on) const {
+    if (on.bias != nullptr) set(gpublas_desc_bias, on.bias);
+    if (on.before != nullptr) set(gpublas_desc_before, on.before);
   }
   void describe(Owned<gpublasLtMatrixLayout_t>& layout, const Matrix& m) const {
     blas_check(blas_.layout_create(layout.out(), type_of(m), static_cast<std::uint64_t>(m.columns), static_cast<std::uint64_t>(m.rows),
@@ -151,6 +172,7 @@ class Product {
   Owned<gpublasLtMatmulDesc_t> description_{gpu_blas().desc_destroy};
   Owned<gpublasLtMatrixLayout_t> a_{gpu_blas().layout_destroy}, b_{gpu_blas().layout_destroy}, out_{gpu_blas().layout_destroy};
   gpublasLtMatmulAlgo_t method_{};
+  bool possible_ = false;
 };
 
 class Timer {
@@ -206,12 +228,17 @@ gpublasLtMatmulAlgo_t fastest(const Product& product, gpuStream_t stream, const 
   return methods[static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin())];
 }
 
-ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, const Operands& on) {
+ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, const Behind& behind, const Operands& on) {
   const auto types =
       static_cast<std::int64_t>(a.dtype) * 100 + static_cast<std::int64_t>(b.dtype) * 10 + static_cast<std::int64_t>(out.dtype);
-  return {rows_of(out),           columns_of(out), columns_of(a), stride_of(a),         stride_of(b),
-          stride_of(out),         a.transposed,    b.transposed,  alignment_of(a.data), alignment_of(b.data),
-          alignment_of(out.data), types,           on.accumulate, on.bias != nullptr};
+  return {rows_of(out),           columns_of(out),
+          columns_of(a),          stride_of(a),
+          stride_of(b),           stride_of(out),
+          a.transposed,           b.transposed,
+          alignment_of(a.data),   alignment_of(b.data),
+          alignment_of(out.data), types,
+          on.accumulate,          static_cast<std::int64_t>(behind.kind),
+          behind.before_stride};
 }
 
 struct ProductKeyHash {
@@ -238,28 +265,30 @@ class ProductCache {
   ProductCache(const ProductCache&) = delete;
   ProductCache& operator=(const ProductCache&) = delete;
 
-  const Product& find(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, const Operands& on) {
-    const ProductKey key = key_of(out, a, b, on);
+  const Product& find(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, const Behind& behind, const Operands& on) {
+    const ProductKey key = key_of(out, a, b, behind, on);
     if (const auto found = products_.find(key); found != products_.end()) return found->second;
     if (products_.size() >= most_products) products_.clear();  // generation may meet a new length at each call
-    Product& product = products_.try_emplace(key, handle_, out, a, b, on.bias).first->second;
+    Product& product = products_.try_emplace(key, handle_, out, a, b, behind, on).first->second;
     choose(product, stream, key, out, a, b, on);
     return product;
   }
 
  private:
+  // Leaves the product without a method where the library has none.
   void choose(Product& product, Stream& stream, const ProductKey& key, const Matrix& out, const Matrix& a, const Matrix& b, Operands on) {
     constexpr double worth_timing = 1e9;  // multiplications
     const GpuStreamTraits traits = gpu_stream_traits(stream);
     const double size = static_cast<double>(rows_of(out)) * static_cast<double>(columns_of(out)) * static_cast<double>(columns_of(a));
-    if (traits.deterministic || size < worth_timing) return product.set_method(product.candidates(out, a, b, 1).front());
-    if (const auto kept = file_.find(key)) {
+    const bool timed = !traits.deterministic && size >= worth_timing;
+    if (const auto kept = timed ? file_.find(key) : std::nullopt) {
       const auto method = std::bit_cast<gpublasLtMatmulAlgo_t>(*kept);
       if (product.accepts(method)) return product.set_method(method);
     }
-    const std::vector<gpublasLtMatmulAlgo_t> methods = product.candidates(out, a, b, most_candidates);
+    const std::vector<gpublasLtMatmulAlgo_t> methods = product.candidates(out, a, b, timed ? most_candidates : 1);
+    if (methods.empty()) return;
     product.set_method(methods.front());
-    if (traits.recording || methods.size() == 1) return;
+    if (!timed || traits.recording || methods.size() == 1) return;
     // Results go elsewhere: out may be a sum that is not done. Where there is no room for that, the recommendation stands.
     const std::size_t bytes = static_cast<std::size_t>((out.rows - 1) * stride_of(out) + out.columns) * dtype_bytes(out.dtype);
     if (gpuMalloc(&on.out, bytes) != gpuSuccess) {
@@ -318,8 +347,38 @@ void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b,
                 "filling with zeros");
     return;
   }
-  const Operands on{out.data, a.data, b.data, accumulate, bias.defined() ? bias.data() : nullptr, workspace};
-  product_cache(gpu_stream_traits(stream)).find(stream, out, a, b, on).execute(native, on);
+  const Operands on{out.data, a.data, b.data, accumulate, workspace, bias.defined() ? bias.data() : nullptr};
+  const Behind behind{bias.defined() ? Epilogue::bias : Epilogue::none};
+  const Product& product = product_cache(gpu_stream_traits(stream)).find(stream, out, a, b, behind, on);
+  BALEEN_CHECK(product.possible(), "no method for the product", rows_of(out), columns_of(out), columns_of(a));
+  product.execute(native, on);
+}
+
+namespace {
+
+// A product with an activation: bf16 alone, and rows of whole accesses, as the library asks.
+bool multiply_with_gelu(Stream& stream, const Matrix& out, const Matrix& before, const Matrix& a, const Matrix& b, Epilogue epilogue,
+                        const void* bias, void* workspace) {
+  check_shapes(out, a, b);
+  BALEEN_CHECK(before.rows == out.rows && before.columns == out.columns && before.dtype == out.dtype, before.rows, before.columns);
+  if (out.dtype != DType::bf16 || out.columns % 8 != 0 || before.stride % 8 != 0 || alignment_of(before.data) < 16) return false;
+  if (out.rows == 0 || columns_of(a) == 0) return false;
+  const Operands on{out.data, a.data, b.data, false, workspace, bias, before.data};
+  const Product& product = product_cache(gpu_stream_traits(stream)).find(stream, out, a, b, {epilogue, before.stride}, on);
+  if (product.possible()) product.execute(native_stream(stream), on);
+  return product.possible();
+}
+
+}  // namespace
+
+bool matmul_gelu(Stream& stream, const Matrix& out, const Matrix& before, const Matrix& a, const Matrix& b, const Tensor& bias,
+                 void* workspace) {
+  BALEEN_CHECK(bias.elements() == out.columns && bias.dtype() == out.dtype, bias.elements(), out.columns);
+  return multiply_with_gelu(stream, out, before, a, b, Epilogue::bias_and_gelu, bias.data(), workspace);
+}
+
+bool matmul_gelu_backward(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, const Matrix& before, void* workspace) {
+  return multiply_with_gelu(stream, out, before, a, b, Epilogue::gelu_gradient, nullptr, workspace);
 }
 
 }  // namespace baleen::ops::gpu
