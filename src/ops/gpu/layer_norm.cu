@@ -39,7 +39,7 @@ void layer_norm_forward(Stream& stream, const Tensor& out, const Tensor& residua
     if (delta.defined()) to.residual = residual.as<T>(), to.delta = delta.as<T>();
     for_width<T>(columns, {to.out, to.residual, to.x, to.delta, to.weight, to.bias}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      for_row(columns, W, [&](auto packs, unsigned threads) {
+      for_row<false>(columns, W, [&](auto packs, unsigned threads) {
         norm_forward_row<T, W, decltype(packs)::value, true><<<blocks_for(rows, 1), threads, 0, native_stream(stream)>>>(to);
       });
     });

@@ -34,7 +34,7 @@ void rms_norm_forward(Stream& stream, const Tensor& out, const Tensor& residual,
     if (delta.defined()) to.residual = residual.as<T>(), to.delta = delta.as<T>();
     for_width<T>(columns, {to.out, to.residual, to.x, to.delta, to.weight}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      for_row(columns, W, [&](auto packs, unsigned threads) {
+      for_row<false>(columns, W, [&](auto packs, unsigned threads) {
         norm_forward_row<T, W, decltype(packs)::value, false><<<blocks_for(rows, 1), threads, 0, native_stream(stream)>>>(to);
       });
     });

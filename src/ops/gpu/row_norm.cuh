@@ -18,15 +18,15 @@ struct NormForward {
   float eps;
 };
 
-// The most threads a block may have whose threads hold P packs each: the registers of one multiprocessor are 65536.
-template <int P>
-inline constexpr int norm_threads = P <= 4 ? 1024 : 512;
+// The most threads a block may have whose threads hold P packs of several arrays each: a multiprocessor has 65536 registers.
+template <int P, bool Backward>
+inline constexpr int norm_threads = P <= 4 && !Backward ? 1024 : 512;
 
 inline constexpr int norm_row_warps = 4;  // rows that a block of the backward pass has where a warp holds one
 
 // P packs of W elements a thread.
 template <class T, int W, int P, bool Centred>
-__global__ void __launch_bounds__(norm_threads<P>) norm_forward_row(NormForward<T> to) {
+__global__ void __launch_bounds__(norm_threads<P, false>) norm_forward_row(NormForward<T> to) {
   const std::int64_t at = blockIdx.x * to.columns;
   const int first = static_cast<int>(threadIdx.x) * W, stride = static_cast<int>(blockDim.x) * W, columns = static_cast<int>(to.columns);
   Pack<T, W> values[P];
@@ -173,12 +173,12 @@ __global__ void __launch_bounds__(WarpRows ? norm_row_warps* warp_size : norm_th
 }
 
 // Calls body(P, threads): packs of W elements a thread and threads a block that hold a row of `columns`.
-template <class Body>
+template <bool Backward, class Body>
 void for_row(std::int64_t columns, int width, Body&& body) {
   const auto fits = [&](auto packs) {
     unsigned threads = warp_size;
     while (threads * decltype(packs)::value * width < columns) threads *= 2;
-    if (threads > norm_threads<decltype(packs)::value>) return false;
+    if (threads > norm_threads<decltype(packs)::value, Backward>) return false;
     body(packs, threads);
     return true;
   };
@@ -198,7 +198,7 @@ void norm_backward(gpuStream_t stream, const NormBackward<T>& to, const ColumnTa
   const std::int64_t blocks = norm_backward_blocks(to.rows);
   for_width<T>(to.columns, {to.d_x, to.d_out, to.d_residual, to.x, to.weight}, [&](auto width) {
     constexpr int W = decltype(width)::value;
-    for_row(to.columns, W, [&](auto packs, unsigned threads) {
+    for_row<true>(to.columns, W, [&](auto packs, unsigned threads) {
       constexpr int P = decltype(packs)::value;
       if (threads == warp_size)
         norm_backward_rows<T, W, P, Centred, Weights, true><<<static_cast<unsigned>(blocks), norm_row_warps * warp_size, 0, stream>>>(to);
