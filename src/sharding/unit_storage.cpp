@@ -198,6 +198,14 @@ void UnitStorage::write(const Tensor& to, const float* values) {
   copies_->synchronize();
 }
 
+Tensor UnitStorage::on_host(const Tensor& tensor, std::vector<std::byte>& memory) const {
+  if (copies_ == nullptr) return tensor;
+  memory.resize(tensor.bytes());
+  copies_->copy(memory.data(), tensor.data(), tensor.bytes());
+  copies_->synchronize();
+  return Tensor(memory.data(), tensor.dtype(), {tensor.elements()});
+}
+
 void UnitStorage::initialize_weights(std::uint64_t seed) {
   constexpr std::size_t chunk = std::size_t{1} << 20;
   std::vector<float> values;

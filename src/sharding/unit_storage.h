@@ -97,6 +97,10 @@ class UnitStorage {
 
   // Sets the weights `range` of a parameter, which must be kept, wherever they are held: rounded for computing, exact in the master.
   void store(ParameterId id, SliceRange range, const float* values);
+  // Host values into memory of this storage, rounded to its dtype: what store uses, for moments too.
+  void write(const Tensor& to, const float* values);
+  // A tensor of this storage as the host can read it: itself, or a copy in `memory`. Work that writes it must be done.
+  Tensor on_host(const Tensor& tensor, std::vector<std::byte>& memory) const;
   // Initial values: element i of a parameter depends on (seed, name, i) alone, so every layout starts from the same weights.
   void initialize_weights(std::uint64_t seed);
   // Stages 0 and 1.
@@ -109,8 +113,6 @@ class UnitStorage {
  private:
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
   Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
-  // Host values into this device's memory, rounded to its dtype.
-  void write(const Tensor& to, const float* values);
 
   StorageOptions options_;
   std::vector<UnitDescription> descriptions_;

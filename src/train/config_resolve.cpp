@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/gpu.h"
 #include "train/config.h"
 
 namespace baleen {
@@ -18,11 +19,11 @@ void refuse_missing_features(const Config& config) {
   const auto refuse = [&](bool asked, const char* key, const char* instead) {
     if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
   };
-  refuse(config.training.dtype == "bf16", "training.dtype = \"bf16\"", "set training.dtype = \"fp32\"");
-  refuse(config.training.device == "gpu", "training.device = \"gpu\"", "set training.device = \"cpu\" or \"auto\"");
+  const bool gpu = config.training.device == "gpu";
+  refuse(config.training.dtype == "bf16" && !gpu, "training.dtype = \"bf16\" on the CPU", "set training.dtype = \"fp32\"");
   refuse(config.training.recompute != "none", "training.recompute", "set training.recompute = \"none\"");
   refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
-  refuse(config.state_dtype != "fp32", "optimizer.state_dtype = \"bf16\"", "set optimizer.state_dtype = \"fp32\"");
+  refuse(config.state_dtype != "fp32" && !gpu, "optimizer.state_dtype = \"bf16\" on the CPU", "set optimizer.state_dtype = \"fp32\"");
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
@@ -52,6 +53,7 @@ void resolve_model(Config& config, std::int64_t data_vocabulary) {
 }
 
 void resolve_layout(Config& config, int world) {
+  if (config.training.device == "auto" && gpu_available()) config.training.device = "gpu";
   refuse_missing_features(config);
   ParallelismConfig& p = config.parallelism;
   const std::int64_t others = p.replicate * p.tensor * p.context * p.pipeline;

@@ -101,7 +101,8 @@ Difference compare_parameter(Engine& engine, ParameterId id, const std::vector<f
   if (axis.rank() == 0) expected = reference;
   axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
   const SliceRange range = units.part(id, units.updated(id.unit));
-  Difference sums = compare(units.of_updated(units.updated_gradients(id.unit), id, range), expected.data() + range.begin);
+  std::vector<std::byte> memory;
+  Difference sums = compare(units.on_host(units.of_updated(units.updated_gradients(id.unit), id, range), memory), expected.data() + range.begin);
   if (units.stage() > 0) engine.group().reduce.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::sum).wait();
   axis.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::max).wait();
   return {std::sqrt(sums.difference), std::sqrt(sums.reference)};
@@ -138,25 +139,27 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   VerifyReport report;
   std::vector<std::vector<float>> reference;
-  const DataAxes alone(world, 1, 1);
+  const std::shared_ptr<Device> device = create_training_device(config, world.rank());
+  const DataAxes alone(world, 1, 1, device.get());
   if (alone.member()) {
-    EngineOptions options = training_engine_options(config);
+    EngineOptions options = training_engine_options(config, device);
     options.zero = 0;
     Engine engine(options, alone.group());
     const Measured measured = run_layout(engine, config, batch);
     report.reference_loss = measured.loss;
     report.reference_grad_norm = measured.grad_norm;
+    std::vector<std::byte> memory;
     for (const ParameterId id : engine.units().parameters()) {
-      const Tensor gradient = engine.units().gradient(id);
+      const Tensor gradient = engine.units().on_host(engine.units().gradient(id), memory);
       reference.emplace_back(gradient.as<float>(), gradient.as<float>() + gradient.elements());
     }
   }
   for (const ParallelLayout& layout : layouts) {
-    const DataAxes axes(world, layout.replicate, layout.dp);
+    const DataAxes axes(world, layout.replicate, layout.dp, device.get());
     if (!axes.member()) continue;
     LayoutResult result;
     result.layout = layout;
-    EngineOptions options = training_engine_options(config);
+    EngineOptions options = training_engine_options(config, device);
     options.zero = static_cast<int>(layout.zero);
     Engine engine(options, axes.group());
     const Measured measured = run_layout(engine, config, batch);
