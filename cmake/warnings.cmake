@@ -1,6 +1,8 @@
 # What every target of the project compiles with.
 add_library(baleen_options INTERFACE)
 target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor>)
+# Everywhere, because a precompiled header fits one set of options.
+target_link_libraries(baleen_options INTERFACE OpenMP::OpenMP_CXX)
 if(BALEEN_PRECOMPILE)
   target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
 endif()

@@ -40,11 +40,12 @@ void Stage::head_done(UnitAccess& access) const {
 
 Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access) const {
   const std::int64_t tokens = batch.sequences.tokens();
+  const DType dtype = context.units.options().compute;
   const Arena::Scope scope(context.ops.scratch);
-  const BlockDeltas deltas{context.scratch("attention delta", context.units.options().compute, {tokens, width_}),
-                           context.scratch("mlp delta", context.units.options().compute, {tokens, width_})};
+  const BlockDeltas deltas{context.scratch("attention delta", dtype, {tokens, width_}),
+                           context.scratch("mlp delta", dtype, {tokens, width_})};
   Saved saved;
-  ResidualStream stream{context.save("embedding out", context.units.options().compute, {tokens, width_}), Tensor()};
+  ResidualStream stream{context.save("embedding out", dtype, {tokens, width_}), Tensor()};
   access.weights_needed(embedding_unit, embedding_unit + 1);
   embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
   access.weights_done(embedding_unit);
@@ -69,9 +70,10 @@ void Stage::loss(const LayerContext& context, const MicroBatch& batch, const Sav
 void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum,
                               const Tensor& gradient_scale, UnitAccess& access) const {
   const std::int64_t tokens = batch.sequences.tokens();
+  const DType dtype = context.units.options().compute;
   const Arena::Scope scope(context.ops.scratch);
-  Tensor d_out = context.scratch("stream gradient", context.units.options().compute, {tokens, width_});
-  Tensor d_in = context.scratch("stream gradient", context.units.options().compute, {tokens, width_});
+  Tensor d_out = context.scratch("stream gradient", dtype, {tokens, width_});
+  Tensor d_in = context.scratch("stream gradient", dtype, {tokens, width_});
 
   const bool tied = head_unit_ != last_unit_;
   head_needed(access, blocks_.empty() ? -1 : block_unit(blocks_.size() - 1));
@@ -98,11 +100,12 @@ void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& bat
 
 void Stage::next_logits(const LayerContext& context, const MicroBatch& batch, std::vector<KvCache>& caches, const Tensor& logits) const {
   const std::int64_t tokens = batch.sequences.tokens();
+  const DType dtype = context.units.options().compute;
   const Arena::Scope saved_scope(context.saved);
   const Arena::Scope scope(context.ops.scratch);
-  const BlockDeltas deltas{context.scratch("attention delta", context.units.options().compute, {tokens, width_}),
-                           context.scratch("mlp delta", context.units.options().compute, {tokens, width_})};
-  ResidualStream stream{context.save("embedding out", context.units.options().compute, {tokens, width_}), Tensor()};
+  const BlockDeltas deltas{context.scratch("attention delta", dtype, {tokens, width_}),
+                           context.scratch("mlp delta", dtype, {tokens, width_})};
+  ResidualStream stream{context.save("embedding out", dtype, {tokens, width_}), Tensor()};
   embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
   for (std::size_t l = 0; l < blocks_.size(); ++l) blocks_[l].forward_cached(context, batch.sequences, caches[l], deltas, stream);
   const Norm::Saved last = final_norm_.forward(context, stream);

@@ -19,11 +19,8 @@ void refuse_missing_features(const Config& config) {
   const auto refuse = [&](bool asked, const char* key, const char* instead) {
     if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
   };
-  const bool gpu = config.training.device == "gpu";
-  refuse(config.training.dtype == "bf16" && !gpu, "training.dtype = \"bf16\" on the CPU", "set training.dtype = \"fp32\"");
   refuse(config.training.recompute != "none", "training.recompute", "set training.recompute = \"none\"");
   refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
-  refuse(config.state_dtype != "fp32" && !gpu, "optimizer.state_dtype = \"bf16\" on the CPU", "set optimizer.state_dtype = \"fp32\"");
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");

@@ -16,7 +16,7 @@ struct LayoutResult {
   double loss_error = 0, grad_norm_error = 0;  // relative to the reference
   std::string worst_parameter;                 // whose gradient comes nearest to its bound, or exceeds it most
   double worst_error = 0;                      // ‖Δg‖ / ‖g‖ of it
-  double bound = 0;                            // what that may be: 1e-5 + 1e-8 · ‖whole gradient‖ / ‖g‖
+  double bound = 0;                            // what that may be: 1e-5, or in bf16 twice one rank's error, + 1e-8 · ‖whole gradient‖ / ‖g‖
   bool ok = false;
 };
 
@@ -25,7 +25,7 @@ struct VerifyReport {
   std::vector<LayoutResult> layouts;
 };
 
-// Runs the reference on rank 0 and each layout on the first ranks of the world. Collective; the report is whole on rank 0.
+// Runs the reference (in fp32, and in the configuration's dtype for its rounding) on rank 0 and each layout on the first ranks of the world. Collective; the report is whole on rank 0.
 // `config` has its model resolved; layouts must be runnable.
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts);
 

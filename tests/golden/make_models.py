@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Golden values for tests/layers and tests/model, by PyTorch in float64: each layer's output and gradients, and the loss, gradients and twenty
 AdamW steps of a whole small model of each family: Llama (and Mistral), Qwen2, Qwen3, GPT-2. Weights and inputs are rounded to fp32 first, so both sides start from the same numbers.
+Each model also runs in bf16 (weights, activations and products; norms, rotation, softmax and loss inside in float64), and the files keep how
+far its loss and gradients are from float64: what bf16 costs whoever computes with care.
 
     scripts/reference-env.sh /tmp/reference && /tmp/reference/bin/python tests/golden/make_models.py
 
@@ -49,23 +51,26 @@ def rope(x, theta, scaling):
     angle = torch.outer(torch.arange(length, dtype=torch.float64), inverse_frequencies(dim, theta, scaling))
     cos, sin = angle.cos(), angle.sin()
     a, b = x[..., : dim // 2], x[..., dim // 2 :]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 def rms_norm(x, weight, eps):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+    wide = x.double()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
 
 
 def linear(x, w, name):
-    return x @ w[name + ".weight"].T + w.get(name + ".bias", 0)
+    y = x @ w[name + ".weight"].T
+    return y + w[name + ".bias"] if name + ".bias" in w else y
 
 
 def causal(q, k, v):
     """q, k, v [B, H, T, D] to [B, T, H·D]."""
     B, H, T, D = q.shape
+    dtype, q, k, v = q.dtype, q.double(), k.double(), v.double()
     scores = q @ k.transpose(-1, -2) / math.sqrt(D)
     scores = scores.masked_fill(torch.triu(torch.ones(T, T, dtype=torch.bool), 1), -math.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D).to(dtype)
 
 
 def attention(x, w, prefix, cfg):
@@ -82,7 +87,8 @@ def attention(x, w, prefix, cfg):
 
 
 def mlp(x, w, prefix):
-    return (F.silu(x @ w[prefix + "gate_proj.weight"].T) * (x @ w[prefix + "up_proj.weight"].T)) @ w[prefix + "down_proj.weight"].T
+    gate, up = (x @ w[prefix + "gate_proj.weight"].T).double(), x @ w[prefix + "up_proj.weight"].T
+    return (F.silu(gate) * up).to(x.dtype) @ w[prefix + "down_proj.weight"].T
 
 
 def block(x, w, prefix, cfg):
@@ -99,16 +105,18 @@ def model_loss(w, cfg, ids, targets):
 
 
 def head_loss(x, head, targets):
-    return F.cross_entropy((x @ head.T).flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="mean")
+    return F.cross_entropy((x @ head.T).flatten(0, 1).double(), targets.flatten(), ignore_index=-100, reduction="mean")
 
 
 def layer_norm(x, w, name, eps):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps) * w[name + ".weight"] + w[name + ".bias"]
+    wide = x.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    return (centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps) * w[name + ".weight"] + w[name + ".bias"]).to(x.dtype)
 
 
 def gelu_new(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    wide = x.double()
+    return (0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))).to(x.dtype)
 
 
 def gpt2_block(x, w, prefix, cfg):
@@ -233,6 +241,13 @@ def make_model(name, cfg, batch, length, ignored, weights=make_weights, model_lo
     loss.backward()
     out["loss"] = np.array([loss.item()], dtype=np.float64)
     out.update({"d." + key: numpy32(tensor.grad) for key, tensor in leaves.items()})
+
+    halves = {key: tensor.bfloat16().requires_grad_() for key, tensor in w.items()}
+    half_loss = model_loss(halves, cfg, ids, targets)
+    half_loss.backward()
+    out["bf16.loss"] = np.array([half_loss.item()], dtype=np.float64)
+    for key, tensor in halves.items():
+        out["bf16.error." + key] = np.array([(tensor.grad.double() - leaves[key].grad).norm().item()], dtype=np.float64)
 
     # Twenty steps of AdamW on this batch, clipped to norm 1; decay for matrices only.
     steps = {key: tensor.clone().requires_grad_() for key, tensor in w.items()}

@@ -48,7 +48,7 @@ class ModelGolden : public ::testing::TestWithParam<Case> {
   void load_weights(Engine& engine) const {
     for (const ParameterId id : engine.units().parameters()) {
       const std::vector<float> values = golden.floats("weights." + engine.units().parameter(id).name);
-      std::copy(values.begin(), values.end(), engine.units().weight(id).as<float>());
+      engine.units().store(id, {0, values.size()}, values.data());
     }
   }
 
@@ -76,6 +76,37 @@ TEST_P(ModelGolden, LossAndGradients) {
     for (const ParameterId id : engine.units().parameters())
       expect_near(elements(engine.units().gradient(id)), golden.floats("d." + engine.units().parameter(id).name), engine.units().parameter(id).name, 1e-5,
                   1e-8 * std::sqrt(whole));
+  }
+}
+
+// In bf16 nothing is farther from float64 than twice what PyTorch's bf16 is, which rounds in the same places.
+TEST_P(ModelGolden, LossAndGradientsInHalves) {
+  for (const std::int64_t micro_batch : {GetParam().batch, std::int64_t{1}}) {
+    Engine engine({.model = config(),
+                   .micro_batch_size = micro_batch,
+                   .sequence_length = GetParam().length,
+                   .threads = 1,
+                   .compute = DType::bf16},
+                  *axis);
+    load_weights(engine);
+    const FixedBatch batch(golden, GetParam().batch, GetParam().length);
+    const auto valid = static_cast<double>(count_valid(batch.targets()));
+    const HostBatch host{batch.ids(), batch.targets(), GetParam().batch};
+    const double expected = golden.doubles("loss")[0], of_bf16 = std::abs(golden.doubles("bf16.loss")[0] - expected);
+    const double allowed = std::max(2 * of_bf16, 1e-3 * expected);
+    EXPECT_NEAR(engine.loss(host) / valid, expected, allowed);
+    EXPECT_NEAR(engine.gradients(host, valid) / valid, expected, allowed);
+    double whole = 0, largest = 0;
+    for (const ParameterId id : engine.units().parameters())
+      whole = std::hypot(whole, testing::norm(golden.floats("d." + engine.units().parameter(id).name)));
+    for (const ParameterId id : engine.units().parameters()) {
+      const std::string& name = engine.units().parameter(id).name;
+      const double error = testing::distance(elements(engine.units().gradient(id)), golden.floats("d." + name));
+      const double reference = golden.doubles("bf16.error." + name)[0];
+      EXPECT_TRUE(error <= 2 * reference + 1e-8 * whole) << name << ": error " << error << ", PyTorch's " << reference;
+      largest = std::max(largest, error / reference);
+    }
+    EXPECT_GT(largest, 0.1);  // it was bf16
   }
 }
 
