@@ -70,12 +70,15 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit) {
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::path beside = path;
   beside += ".tmp";
-  {
+  try {
     FileWriter writer(beside);
     writer.write(content);
     writer.sync_and_close();
+    if (::rename(beside.c_str(), path.c_str()) != 0) fail("write", path, errno);
+  } catch (const Error&) {
+    ::unlink(beside.c_str());
+    throw;
   }
-  if (::rename(beside.c_str(), path.c_str()) != 0) fail("write", path, errno);
   sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
@@ -107,6 +110,37 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) fail("read", path, errno);
+}
+
+FileReader::~FileReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+FileReader::FileReader(FileReader&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+void FileReader::read_at(std::size_t offset, void* out, std::size_t bytes) const {
+  char* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path_, errno);
+    if (got == 0)
+      throw Error(ExitCode::bad_data, "the file has become shorter while it was in use: it ends before byte " + std::to_string(offset + bytes),
+                  path_.string(), "put it back as it was, and leave it alone while it is read");
+    to += got;
+    offset += static_cast<std::size_t>(got);
+    bytes -= static_cast<std::size_t>(got);
+  }
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {

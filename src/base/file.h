@@ -13,7 +13,8 @@ namespace baleen {
 // The whole file as bytes. Throws Error(code bad_data) naming the path when it cannot be read or is larger than `limit` bytes.
 std::string read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 31);
 
-// Writes beside, syncs, renames over and syncs the directory: after a crash the old or the new content is there, never a mixture.
+// Writes beside, syncs, renames over and syncs the directory: after a crash the old or the new content is there, never a mixture, and
+// after an error nothing is left beside.
 // Throws Error(bad_data) naming the path ("cannot write …: No space left on device").
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
@@ -34,6 +35,22 @@ class MappedFile {
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+};
+
+// A file that is read at offsets, for as long as training takes: a map of a file that somebody cuts short kills the process with SIGBUS.
+// Move-only; reading from many threads at once is fine.
+class FileReader {
+ public:
+  explicit FileReader(const std::filesystem::path& path);
+  ~FileReader();
+  FileReader(FileReader&& other) noexcept;
+  FileReader& operator=(FileReader&& other) noexcept;
+  // Throws Error(bad_data) with the path where the file ends before `offset + bytes`.
+  void read_at(std::size_t offset, void* out, std::size_t bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
 };
 
 // A sequential writer that counts bytes, reports errors with the path, and syncs on close.

@@ -34,7 +34,7 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
     options.threads = command.threads;
     options.graceful_stop = command.graceful_stop;
     const LaunchOutcome outcome = launch_ranks(options);
-    if (!outcome.message.empty()) std::fprintf(stderr, "baleen: %s\n", outcome.message.c_str());
+    if (!outcome.message.empty()) std::fprintf(stderr, "baleen: %s%s\n", outcome.exit_code == static_cast<int>(ExitCode::stopped) ? "" : "the first failure: ", outcome.message.c_str());
     return outcome.exit_code;
   }
   log::configure(environment.rank, environment.size);

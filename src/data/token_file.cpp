@@ -36,7 +36,7 @@ std::string_view token_format_name(TokenFormat format) {
   return format == TokenFormat::llmc_uint16 ? "llm.c uint16 (GPT-2)" : "llm.c uint32 (Llama 3)";
 }
 
-TokenFile::TokenFile(const std::filesystem::path& path) : file_(path) {
+TokenFile::TokenFile(const std::filesystem::path& path) : file_(path), reader_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const std::string where = path.string();
   std::int32_t header[3] = {};  // magic, version, tokens
@@ -76,16 +76,21 @@ decltype(auto) TokenFile::with_tokens(std::uint64_t first, Body body) const {
 
 void TokenFile::read(std::uint64_t first, std::span<std::int32_t> out, std::int64_t vocabulary) const {
   BALEEN_CHECK(first <= tokens_ && out.size() <= tokens_ - first, "first", first, "count", out.size(), "of", tokens_);
-  const std::uint32_t greatest = with_tokens(first, [&](const auto* tokens) {
-    std::uint32_t most = 0;
+  const std::size_t offset = token_header_bytes + first * token_format_bytes(format_);
+  if (format_ == TokenFormat::llmc_uint32) {
+    reader_.read_at(offset, out.data(), out.size_bytes());
+  } else {
+    // The 16-bit tokens go to the second half of the room for 32-bit ones, and are widened from the front.
+    auto* const narrow = reinterpret_cast<std::byte*>(out.data()) + out.size() * sizeof(std::uint16_t);
+    reader_.read_at(offset, narrow, out.size() * sizeof(std::uint16_t));
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::uint32_t id = tokens[i];
-      most = std::max(most, id);
-      out[i] = static_cast<std::int32_t>(id);
+      std::uint16_t token;
+      std::memcpy(&token, narrow + i * sizeof token, sizeof token);
+      out[i] = token;
     }
-    return most;
-  });
-  if (!out.empty() && static_cast<std::int64_t>(greatest) >= vocabulary) fail_id(first, out.size(), vocabulary);
+  }
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (const auto id = static_cast<std::uint32_t>(out[i]); static_cast<std::int64_t>(id) >= vocabulary) fail_id(first + i, id, vocabulary);
 }
 
 std::uint32_t TokenFile::max_id(std::uint64_t first, std::uint64_t count) const {
@@ -98,15 +103,14 @@ std::uint32_t TokenFile::max_id(std::uint64_t first, std::uint64_t count) const 
 }
 
 void TokenFile::check_ids(std::uint64_t first, std::uint64_t count, std::int64_t vocabulary) const {
-  if (count > 0 && static_cast<std::int64_t>(max_id(first, count)) >= vocabulary) fail_id(first, count, vocabulary);
+  if (count == 0 || static_cast<std::int64_t>(max_id(first, count)) < vocabulary) return;
+  with_tokens(first, [&](const auto* tokens) {
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (static_cast<std::int64_t>(tokens[i]) >= vocabulary) fail_id(first + i, tokens[i], vocabulary);
+  });
 }
 
-void TokenFile::fail_id(std::uint64_t first, std::uint64_t count, std::int64_t vocabulary) const {
-  const auto [index, id] = with_tokens(first, [&](const auto* tokens) {
-    std::uint64_t i = 0;
-    while (i + 1 < count && static_cast<std::int64_t>(tokens[i]) < vocabulary) ++i;
-    return std::pair<std::uint64_t, std::uint32_t>(first + i, tokens[i]);
-  });
+void TokenFile::fail_id(std::uint64_t index, std::uint32_t id, std::int64_t vocabulary) const {
   throw Error(ExitCode::bad_data,
               "token id " + std::to_string(id) + " at token " + std::to_string(index) + " is outside the model's vocabulary of " +
                   std::to_string(vocabulary),

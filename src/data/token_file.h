@@ -24,7 +24,7 @@ constexpr TokenFormat token_format_for(std::int64_t vocabulary) {
   return vocabulary <= 65536 ? TokenFormat::llmc_uint16 : TokenFormat::llmc_uint32;
 }
 
-// A memory-mapped token file with at least one token. Move-only; reading from many threads at once is fine.
+// A token file with at least one token. Move-only; reading from many threads at once is fine.
 class TokenFile {
  public:
   // Throws Error(bad_data) with path and remedy where the file is missing, too short, foreign (and what it seems to be), of another
@@ -36,7 +36,8 @@ class TokenFile {
   const std::filesystem::path& path() const { return file_.path(); }
   std::span<const std::byte> file_bytes() const { return file_.bytes(); }
 
-  // out[i] = token first + i. Throws Error(bad_data) with file, token index and id where one is not below `vocabulary`.
+  // out[i] = token first + i. Throws Error(bad_data) with file, token index and id where one is not below `vocabulary`, and where the
+  // file has become shorter since it was opened.
   void read(std::uint64_t first, std::span<std::int32_t> out, std::int64_t vocabulary) const;
 
   // The greatest id among tokens [first, first + count); 0 where count is 0.
@@ -45,12 +46,13 @@ class TokenFile {
   void check_ids(std::uint64_t first, std::uint64_t count, std::int64_t vocabulary) const;
 
  private:
-  [[noreturn]] void fail_id(std::uint64_t first, std::uint64_t count, std::int64_t vocabulary) const;
+  [[noreturn]] void fail_id(std::uint64_t index, std::uint32_t id, std::int64_t vocabulary) const;
   // Calls body(pointer to the first token in its own type).
   template <class Body>
   decltype(auto) with_tokens(std::uint64_t first, Body body) const;
 
-  MappedFile file_;
+  MappedFile file_;      // for checks of the whole file before training
+  FileReader reader_;    // for training
   TokenFormat format_{};
   std::uint64_t tokens_ = 0;
 };

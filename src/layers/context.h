@@ -12,10 +12,14 @@ struct LayerContext {
   const UnitStorage& units;
   Arena& saved;
 
-  Tensor save(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) const { return allocate(saved, name, dtype, shape); }
+  Tensor save(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) const {
+    return allocate(saved, name, dtype, shape);
+  }
   Tensor scratch(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) const {
     return allocate(ops.scratch, name, dtype, shape);
   }
+  // The same, where nothing is kept: what a layer saves goes to the scratch too.
+  LayerContext keeping_nothing() const { return {ops, units, ops.scratch}; }
 };
 
 // The geometry of a micro-batch: N = batch · length tokens, sequence after sequence.

@@ -12,7 +12,7 @@ Mlp::Mlp(Activation activation, Linear up, Linear down)
   BALEEN_CHECK(up_projection_.outputs() == parts * down_projection_.inputs(), up_projection_.outputs(), down_projection_.inputs());
 }
 
-Mlp::Saved Mlp::forward(const LayerContext& context, const Tensor& y, const Tensor& x) const {
+Mlp::Saved Mlp::activate(const LayerContext& context, const Tensor& x) const {
   const std::int64_t tokens = x.size(0);
   Saved saved;
   saved.up = context.save(activation_ == Activation::swiglu ? "mlp gate_up" : "mlp up", x.dtype(), {tokens, up_projection_.outputs()});
@@ -23,6 +23,11 @@ Mlp::Saved Mlp::forward(const LayerContext& context, const Tensor& y, const Tens
   } else {
     up_projection_.forward_gelu(context, saved.activation, saved.up, x);
   }
+  return saved;
+}
+
+Mlp::Saved Mlp::forward(const LayerContext& context, const Tensor& y, const Tensor& x) const {
+  Saved saved = activate(context, x);
   down_projection_.forward(context, y, saved.activation);
   return saved;
 }

@@ -21,6 +21,8 @@ class Mlp {
   // `up` stacks gate and up for swiglu.
   Mlp(Activation activation, Linear up, Linear down);
 
+  // All of it but the last product, which backward does not need.
+  Saved activate(const LayerContext& context, const Tensor& x) const;
   // y [N, C] = mlp(x [N, C]).
   Saved forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
   // d_x [N, C] from gradients.d_out; fills gradients.d_up.

@@ -5,13 +5,14 @@
 
 namespace baleen {
 
-Norm::Saved Norm::forward(const LayerContext& context, const ResidualStream& in) const {
+Norm::Saved Norm::forward(const LayerContext& context, const ResidualStream& in, Saved saved) const {
   const std::int64_t tokens = in.residual.size(0), width = in.residual.size(1);
-  Saved saved;
-  saved.input = in.delta.defined() ? context.save("norm input", in.residual.dtype(), {tokens, width}) : in.residual;
-  if (bias_) saved.mean = context.save("norm mean", DType::f32, {tokens});
-  saved.rstd = context.save("norm rstd", DType::f32, {tokens});
-  saved.out = context.save("norm out", in.residual.dtype(), {tokens, width});
+  const DType dtype = in.residual.dtype();
+  if (!in.delta.defined()) saved.input = in.residual;
+  if (!saved.input.defined()) saved.input = context.save("norm input", dtype, {tokens, width});
+  if (bias_ && !saved.mean.defined()) saved.mean = context.save("norm mean", DType::f32, {tokens});
+  if (!saved.rstd.defined()) saved.rstd = context.save("norm rstd", DType::f32, {tokens});
+  if (!saved.out.defined()) saved.out = context.save("norm out", dtype, {tokens, width});
   if (bias_)
     ops::layer_norm_forward(context.ops, saved.out, saved.input, saved.mean, saved.rstd, in.residual, in.delta,
                             context.units.weight(weight_), context.units.weight(*bias_), eps_);

@@ -27,9 +27,11 @@ class Norm {
   // LayerNorm.
   Norm(ParameterId weight, ParameterId bias, float eps) : weight_(weight), bias_(bias), eps_(eps) {}
 
-  Saved forward(const LayerContext& context, const ResidualStream& in) const;
+  // Tensors of `placed` are written where they are; the others are saved.
+  Saved forward(const LayerContext& context, const ResidualStream& in, Saved placed = {}) const;
   // d_in [N, C] = d_residual + the gradient through the norm, given d_out [N, C].
-  void backward_input(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out, const Tensor& d_residual) const;
+  void backward_input(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out,
+                      const Tensor& d_residual) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Tensor& d_out) const;
   // Both halves, which together read d_out and the input once.
   void backward(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out, const Tensor& d_residual) const;

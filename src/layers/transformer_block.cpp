@@ -8,14 +8,55 @@ TransformerBlock::TransformerBlock(Norm attention_norm, Attention attention, Nor
     : attention_norm_(attention_norm), mlp_norm_(mlp_norm), attention_(std::move(attention)), mlp_(std::move(mlp)) {}
 
 TransformerBlock::Saved TransformerBlock::forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas,
-                                                  ResidualStream& stream) const {
+                                                  ResidualStream& stream, Recompute recompute) const {
+  const Arena::Scope scope(context.ops.scratch);
+  const bool selective = recompute == Recompute::selective, full = recompute == Recompute::full;
+  const LayerContext nothing = context.keeping_nothing();
+  const std::int64_t tokens = stream.residual.size(0), width = stream.residual.size(1);
+  const DType dtype = stream.residual.dtype();
   Saved saved;
-  saved.attention_norm = attention_norm_.forward(context, stream);
-  saved.attention = attention_.forward(context, sequences, deltas.attention, saved.attention_norm.out);
-  saved.mlp_norm = mlp_norm_.forward(context, {saved.attention_norm.input, deltas.attention});
-  saved.mlp = mlp_.forward(context, deltas.mlp, saved.mlp_norm.out);
+  saved.recompute = recompute;
+  if (full && stream.delta.defined()) saved.attention_norm.input = context.save("block input", dtype, {tokens, width});
+  if (full) saved.mlp_norm.input = deltas.middle;
+  if (selective)
+    for (Norm::Saved* norm : {&saved.attention_norm, &saved.mlp_norm}) norm->out = context.scratch("norm out", dtype, {tokens, width});
+  const LayerContext& attention_context = full ? nothing : context;
+  saved.attention_norm = attention_norm_.forward(attention_context, stream, saved.attention_norm);
+  saved.attention = attention_.forward(attention_context, sequences, deltas.attention, saved.attention_norm.out);
+  saved.mlp_norm = mlp_norm_.forward(attention_context, {saved.attention_norm.input, deltas.attention}, saved.mlp_norm);
+  saved.mlp = mlp_.forward(recompute == Recompute::none ? context : nothing, deltas.mlp, saved.mlp_norm.out);
   stream = {saved.mlp_norm.input, deltas.mlp};
+
+  // Nobody may use what lies in the scratch from here on.
+  if (selective) {
+    saved.attention_norm.out = saved.mlp_norm.out = Tensor();
+    saved.mlp = {};
+  }
+  if (full) {
+    Saved kept;
+    kept.recompute = recompute;
+    kept.attention_norm.input = saved.attention_norm.input;
+    return kept;
+  }
   return saved;
+}
+
+TransformerBlock::Saved TransformerBlock::restore(const LayerContext& context, const Sequences& sequences, const Saved& saved) const {
+  if (saved.recompute == Recompute::none) return saved;
+  const LayerContext scratch = context.keeping_nothing();
+  Saved whole = saved;
+  // A norm of the sum that was saved has the bits of the norm that made the sum.
+  whole.attention_norm = attention_norm_.forward(scratch, {saved.attention_norm.input, Tensor()}, saved.attention_norm);
+  if (saved.recompute == Recompute::full) {
+    const Tensor& input = saved.attention_norm.input;
+    const Tensor delta = context.scratch("attention delta", input.dtype(), {input.size(0), input.size(1)});
+    whole.attention = attention_.forward(scratch, sequences, delta, whole.attention_norm.out);
+    whole.mlp_norm = mlp_norm_.forward(scratch, {input, delta});
+  } else {
+    whole.mlp_norm = mlp_norm_.forward(scratch, {saved.mlp_norm.input, Tensor()}, saved.mlp_norm);
+  }
+  whole.mlp = mlp_.activate(scratch, whole.mlp_norm.out);
+  return whole;
 }
 
 void TransformerBlock::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const BlockDeltas& deltas,

@@ -7,14 +7,24 @@
 
 namespace baleen {
 
-// Two [N, C] buffers that hold the sub-layers' outputs until the next norm adds them; one pair serves all blocks of a stage.
+// [N, C] buffers that hold the sub-layers' outputs until the next norm adds them; one set serves all blocks of a stage.
 struct BlockDeltas {
   Tensor attention, mlp;
+  Tensor middle;  // the stream between attention and MLP where no block keeps it (Recompute::full); else undefined
+};
+
+// What a block does not keep from forward to backward but computes again, with the same bits (T. Chen et al., "Training deep nets with
+// sublinear memory cost", arXiv 1604.06174). docs/numerics.md has the bytes.
+enum class Recompute {
+  none,
+  selective,  // the outputs of the norms, and all inside the MLP
+  full,       // all but the block's input
 };
 
 class TransformerBlock {
  public:
   struct Saved {
+    Recompute recompute = Recompute::none;  // what of the following is undefined
     Norm::Saved attention_norm, mlp_norm;
     Attention::Saved attention;
     Mlp::Saved mlp;
@@ -29,7 +39,10 @@ class TransformerBlock {
   TransformerBlock(Norm attention_norm, Attention attention, Norm mlp_norm, Mlp mlp);
 
   // Replaces `stream` by the stream behind the block.
-  Saved forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas, ResidualStream& stream) const;
+  Saved forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas, ResidualStream& stream,
+                Recompute recompute = Recompute::none) const;
+  // What forward saved, with the rest computed again into the scratch: what backward works on.
+  Saved restore(const LayerContext& context, const Sequences& sequences, const Saved& saved) const;
   void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const BlockDeltas& deltas,
                       ResidualStream& stream) const;
   // d_in [N, C] from d_out [N, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.

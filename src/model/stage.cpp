@@ -8,7 +8,9 @@ namespace baleen {
 namespace {
 
 constexpr int embedding_unit = 0;
-int block_unit(std::size_t layer) { return embedding_unit + 1 + static_cast<int>(layer); }
+int block_unit(std::size_t layer) {
+  return embedding_unit + 1 + static_cast<int>(layer);
+}
 
 std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitStorage& units) {
   std::vector<TransformerBlock> blocks;
@@ -18,8 +20,9 @@ std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitS
 
 }  // namespace
 
-Stage::Stage(const ModelConfig& config, const UnitStorage& units)
+Stage::Stage(const ModelConfig& config, const UnitStorage& units, Recompute recompute)
     : width_(config.hidden_size),
+      recompute_(recompute),
       embedding_(family_of(config).embedding(units)),
       blocks_(make_blocks(config, units)),
       final_norm_(family_of(config).final_norm(config, units)),
@@ -38,12 +41,16 @@ void Stage::head_done(UnitAccess& access) const {
   access.weights_done(last_unit_);
 }
 
+BlockDeltas Stage::block_deltas(const LayerContext& context, std::int64_t tokens, Recompute recompute) const {
+  const auto buffer = [&](const char* name) { return context.scratch(name, context.units.options().compute, {tokens, width_}); };
+  return {buffer("attention delta"), buffer("mlp delta"), recompute == Recompute::full ? buffer("middle of the stream") : Tensor()};
+}
+
 Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access) const {
   const std::int64_t tokens = batch.sequences.tokens();
   const DType dtype = context.units.options().compute;
   const Arena::Scope scope(context.ops.scratch);
-  const BlockDeltas deltas{context.scratch("attention delta", dtype, {tokens, width_}),
-                           context.scratch("mlp delta", dtype, {tokens, width_})};
+  const BlockDeltas deltas = block_deltas(context, tokens, recompute_);
   Saved saved;
   ResidualStream stream{context.save("embedding out", dtype, {tokens, width_}), Tensor()};
   access.weights_needed(embedding_unit, embedding_unit + 1);
@@ -52,7 +59,7 @@ Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
     const int unit = block_unit(l);
     access.weights_needed(unit, unit + 1);  // behind the last block comes the final norm's unit
-    saved.blocks.push_back(blocks_[l].forward(context, batch.sequences, deltas, stream));
+    saved.blocks.push_back(blocks_[l].forward(context, batch.sequences, deltas, stream, recompute_));
     access.weights_done(unit);
   }
   access.weights_needed(last_unit_, head_unit_ == last_unit_ ? -1 : head_unit_);
@@ -61,7 +68,8 @@ Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch
   return saved;
 }
 
-void Stage::loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum, UnitAccess& access) const {
+void Stage::loss(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum,
+                 UnitAccess& access) const {
   head_needed(access, -1);
   head_.loss(context, loss_sum, saved.final_norm.out, batch.targets);
   head_done(access);
@@ -88,7 +96,7 @@ void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& bat
     const int unit = block_unit(l);
     access.weights_needed(unit, l > 0 ? unit - 1 : -1);
     access.gradients_needed(unit);
-    blocks_[l].backward(context, batch.sequences, saved.blocks[l], d_in, d_out);
+    blocks_[l].backward(context, batch.sequences, blocks_[l].restore(context, batch.sequences, saved.blocks[l]), d_in, d_out);
     access.weights_done(unit);
     access.gradients_done(unit);
     std::swap(d_in, d_out);
@@ -103,8 +111,7 @@ void Stage::next_logits(const LayerContext& context, const MicroBatch& batch, st
   const DType dtype = context.units.options().compute;
   const Arena::Scope saved_scope(context.saved);
   const Arena::Scope scope(context.ops.scratch);
-  const BlockDeltas deltas{context.scratch("attention delta", dtype, {tokens, width_}),
-                           context.scratch("mlp delta", dtype, {tokens, width_})};
+  const BlockDeltas deltas = block_deltas(context, tokens, Recompute::none);
   ResidualStream stream{context.save("embedding out", dtype, {tokens, width_}), Tensor()};
   embedding_.forward(context, batch.sequences, stream.residual, batch.ids);
   for (std::size_t l = 0; l < blocks_.size(); ++l) blocks_[l].forward_cached(context, batch.sequences, caches[l], deltas, stream);

@@ -25,7 +25,7 @@ class Stage {
     Norm::Saved final_norm;
   };
   // `units` must be laid out by model_units(config) and outlive the stage.
-  Stage(const ModelConfig& config, const UnitStorage& units);
+  Stage(const ModelConfig& config, const UnitStorage& units, Recompute recompute = Recompute::none);
 
   // Each pass tells `access` which units it reads and adds gradients to, in the order of its work.
   Saved forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access) const;
@@ -35,11 +35,13 @@ class Stage {
   void loss_and_backward(const LayerContext& context, const MicroBatch& batch, const Saved& saved, const Tensor& loss_sum,
                          const Tensor& gradient_scale, UnitAccess& access) const;
 
-  // Over units that are whole: logits [V] of the last of the next tokens of one sequence, whose keys and values go into `caches` (one a block).
+  // Over units that are whole: logits [V] of the last of the next tokens of one sequence, whose keys and values go into `caches` (one a
+  // block).
   void next_logits(const LayerContext& context, const MicroBatch& batch, std::vector<KvCache>& caches, const Tensor& logits) const;
 
  private:
   std::int64_t width_;
+  Recompute recompute_;
   Embedding embedding_;
   std::vector<TransformerBlock> blocks_;
   Norm final_norm_;
@@ -47,6 +49,8 @@ class Stage {
   // The unit of the final norm, and that of the head's weight: the same, or the embedding's where they are tied.
   int last_unit_, head_unit_;
 
+  // The buffers between the sub-layers, in the scratch.
+  BlockDeltas block_deltas(const LayerContext& context, std::int64_t tokens, Recompute recompute) const;
   // The head's units, whose weights are needed together; `next` is needed after them.
   void head_needed(UnitAccess& access, int next) const;
   void head_done(UnitAccess& access) const;

@@ -39,6 +39,21 @@ TEST(TokenFormat, FollowsTheVocabulary) {
   EXPECT_EQ(token_format_for(65537), TokenFormat::llmc_uint32);
 }
 
+TEST(TokenFile, SaysWhenItHasBecomeShorter) {
+  const TemporaryFolder folder;
+  for (const TokenFormat format : {TokenFormat::llmc_uint16, TokenFormat::llmc_uint32}) {
+    std::vector<std::int32_t> ids(5000);
+    std::iota(ids.begin(), ids.end(), 0);
+    write_tokens(folder / "ids.bin", format, ids);
+    const TokenFile file(folder / "ids.bin");
+    std::filesystem::resize_file(folder / "ids.bin", token_header_bytes + 100);
+    std::vector<std::int32_t> out(20);
+    file.read(5, out, 5000);
+    EXPECT_EQ(out, std::vector<std::int32_t>(ids.begin() + 5, ids.begin() + 25));
+    EXPECT_ERROR(file.read(4980, out, 5000), ExitCode::bad_data, "ids.bin", "become shorter");
+  }
+}
+
 // The layout of FACTS.md section 1, written out here.
 TEST(TokenFile, ReadsWhatLlmcWrites) {
   const TemporaryFolder folder;

@@ -1,5 +1,5 @@
 // TensorBoard's events of a run say what its metrics.jsonl says.
-#include "e2e/training_fixture.h"
+#include "support/training_fixture.h"
 #include "support/event_reader.h"
 
 namespace baleen::testing {

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "e2e/training_fixture.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {

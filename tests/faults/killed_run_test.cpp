@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "e2e/training_fixture.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {
@@ -29,23 +29,24 @@ bool all_gone(const std::vector<pid_t>& processes) {
 TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   const std::size_t segments = shared_memory_segments();
   Command command(baleen_arguments(train_arguments("run", {"--ranks", "3", "--set", "training.steps=1000000", "--set", "training.global_batch_size=6"})));
-  while (command.running() && rows("run").size() < 5) {
-  }
+  wait_for_rows(command, "run", 5);
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks[1], SIGKILL);
   const CommandResult result = command.wait(std::chrono::seconds(15));
   EXPECT_EQ(result.exit_code, 4) << result.error;
-  EXPECT_NE(result.error.find("rank 1"), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("SIGKILL"), std::string::npos) << result.error;
+  // The last word names the first to fail, and how; the others say one line each.
+  const std::string last = "\nbaleen: the first failure: rank 1 was killed by SIGKILL (the out-of-memory killer or a person)\n";
+  EXPECT_TRUE(result.error.ends_with(last)) << result.error;
+  EXPECT_NE(result.error.find("\nbaleen, rank 0 ends: rank 1 was killed by SIGKILL"), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("what to do"), std::string::npos) << result.error;
   EXPECT_TRUE(all_gone(ranks));
   EXPECT_EQ(shared_memory_segments(), segments);
 }
 
 TEST_F(KilledRun, KilledLauncherTakesItsRanksAlong) {
   Command command(baleen_arguments(train_arguments("run", {"--ranks", "2", "--set", "training.steps=1000000"})));
-  while (command.running() && rows("run").size() < 5) {
-  }
+  wait_for_rows(command, "run", 5);
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 2u);
   command.signal(SIGKILL);
