@@ -33,7 +33,8 @@ std::shared_ptr<Device> create_training_device(const Config& config, int rank) {
   if (config.training.device != "gpu") return create_cpu_device();
   const GpuList gpus = list_gpus();
   const int count = std::max(1, static_cast<int>(gpus.names.size()));
-  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(config.comm.timeout_s * 1000));
+  // The host waits for a whole step, which may take longer than any wait for another rank.
+  const std::chrono::milliseconds timeout(std::max<std::int64_t>(600'000, static_cast<std::int64_t>(config.comm.timeout_s * 1000)));
   return create_gpu_device(rank % count, {timeout, config.training.deterministic});
 }
 
