@@ -148,7 +148,8 @@ FileRecord parse_file(const Field& field) {
     entry.type = *type;
     entry.tensor = item["tensor"].text();
     if (!tensors.insert(entry.tensor).second) item["tensor"].fail(fmt::format("'{}' is in the file twice", printable(entry.tensor)));
-    entry.checksum = item["checksum"].checksum();
+    const std::string checksum = item["checksum"].checksum();
+    entry.checksum = checksum;
     const auto elements = static_cast<std::uint64_t>(entry.placement.elements());
     if (elements > left / stored_type_bytes(entry.type)) item.fail(fmt::format("more data than the file's {} bytes", file.bytes));
     left -= elements * stored_type_bytes(entry.type);

@@ -1,6 +1,9 @@
 // TensorBoard's events of a run say what its metrics.jsonl says.
-#include "support/training_fixture.h"
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/event_reader.h"
+#include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {

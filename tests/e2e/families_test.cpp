@@ -1,4 +1,7 @@
 // Each family of models as a user trains it: a TOML config, loss that falls, text, layouts that agree.
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {

@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {

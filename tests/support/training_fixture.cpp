@@ -61,8 +61,9 @@ std::vector<TrainingRow> TrainingFixture::rows(const std::string& run) const {
   std::vector<TrainingRow> found;
   std::istringstream lines(read_text(std::filesystem::path(folder / run) / "metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
+    const auto object = parse_json(line, run);
     TrainingRow row;
-    for (const auto& [key, value] : parse_json(line, run).items()) row.fields[key] = dump_json(value);
+    for (const auto& [key, value] : object.items()) row.fields[key] = dump_json(value);
     if (row.contains("loss")) found.push_back(std::move(row));
   }
   return found;

@@ -1,7 +1,7 @@
 """TensorBoard's own reader gives back the scalars of a run's metrics.jsonl, step by step, and nothing else.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tensorboard
-    /tmp/venv/bin/python tests/by_hand/tensorboard.py RUN
+    /tmp/venv/bin/python tests/by_hand/check_tensorboard.py RUN
 
 Prints one line and exits 0, or what differs and 1. tests/e2e/events_test.cpp checks the same with a reader of its own, in CI.
 """
