@@ -22,7 +22,7 @@ struct EngineOptions {
   ReduceOp reduction = ReduceOp::sum;
   int zero = 0;                                          // stage
   DType compute = DType::f32, state = DType::f32;        // of weights and activations; of master weights and moments
-  std::shared_ptr<Device> device;                        // none: the processor
+  std::shared_ptr<Device> device = nullptr;              // none: the processor
 };
 
 // Sequences in host memory, [sequences, T] each; targets may be ops::ignore_index.
