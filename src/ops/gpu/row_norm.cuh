@@ -192,7 +192,7 @@ inline std::int64_t norm_backward_blocks(std::int64_t rows) {
   return std::clamp<std::int64_t>(rows / 8, 1, 1056);
 }
 
-// `sums`: 0, or of each column the sums that `targets` (weight, bias) are to get.
+// With Weights, `targets` (weight, bias) [C] get the sums too, through to.partial.
 template <class T, bool Centred, bool Weights>
 void norm_backward(gpuStream_t stream, const NormBackward<T>& to, const ColumnTargets<Centred ? 2 : 1>& targets) {
   const std::int64_t blocks = norm_backward_blocks(to.rows);
