@@ -30,6 +30,24 @@ if(BALEEN_GPU)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow>)
 endif()
 
+# Fused attention comes from the vendor's library, described through headers that scripts/fetch-attention-headers.sh fetches. The library
+# itself is loaded when first used; a build without the headers has the simpler kernels of its own alone.
+set(BALEEN_ATTENTION_HEADERS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include CACHE PATH "folder of cudnn_frontend.h")
+function(baleen_use_gpu_attention target)
+  find_path(BALEEN_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT EXISTS ${BALEEN_ATTENTION_HEADERS}/cudnn_frontend.h OR NOT BALEEN_CUDNN_INCLUDE)
+    message(STATUS "GPU attention: simple kernels (scripts/fetch-attention-headers.sh and cudnn.h give the library's)")
+    return()
+  endif()
+  message(STATUS "GPU attention: cuDNN")
+  set(source ${PROJECT_SOURCE_DIR}/src/ops/gpu/attention_library.cpp)
+  set_property(SOURCE ${source} DIRECTORY ${PROJECT_SOURCE_DIR}/src APPEND PROPERTY COMPILE_DEFINITIONS
+    BALEEN_GPU_ATTENTION="libcudnn.so.9" BALEEN_GPU_ATTENTION_PATH="${CUDAToolkit_LIBRARY_DIR}/libcudnn.so.9")
+  # A minute and two gigabytes at -O2, for code that only describes a graph.
+  set_property(SOURCE ${source} DIRECTORY ${PROJECT_SOURCE_DIR}/src APPEND PROPERTY COMPILE_OPTIONS
+    -O1 -isystem ${BALEEN_ATTENTION_HEADERS} -isystem ${BALEEN_CUDNN_INCLUDE})
+endfunction()
+
 # What device/, the lowest folder that knows GPUs, hands up to the others.
 function(baleen_use_gpu target)
   target_compile_definitions(${target} PUBLIC BALEEN_GPU=1)

@@ -19,10 +19,15 @@ struct GpuList {
 // Never throws: a machine without a GPU or without its driver is no error.
 GpuList list_gpus();
 bool gpu_available();
+// Whether `pointer` points into memory of a GPU.
+bool is_gpu_memory(const void* pointer);
 
-// `timeout` bounds every wait of the host for the device. Throws Error (ExitCode::bad_config) when there is no such GPU, or when this build
-// has no kernels for it.
-std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds timeout = std::chrono::seconds(60));
+struct GpuOptions {
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every wait of the host for the device
+  bool deterministic = false;  // operations give the same bits twice: products are not chosen by timing, attention adds in a fixed order
+};
+// Throws Error (ExitCode::bad_config) when there is no such GPU, or when this build has no kernels for it.
+std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options = {});
 
 // Work recorded from a stream, to be run any number of times at the cost of one launch. Addresses and constants are those of the recording:
 // what changes from run to run lies in device memory.

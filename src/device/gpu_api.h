@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#endif
 
 namespace baleen {
 
@@ -17,7 +21,11 @@ using gpuGraph_t = cudaGraph_t;
 using gpuGraphExec_t = cudaGraphExec_t;
 using gpuDeviceProp = cudaDeviceProp;
 
+using gpuStreamCaptureStatus = cudaStreamCaptureStatus;
+
 inline constexpr auto gpuSuccess = cudaSuccess;
+inline constexpr auto gpuStreamCaptureStatusNone = cudaStreamCaptureStatusNone;
+inline constexpr auto gpuEventDefault = cudaEventDefault;
 inline constexpr auto gpuErrorMemoryAllocation = cudaErrorMemoryAllocation;
 inline constexpr auto gpuErrorNotReady = cudaErrorNotReady;
 inline constexpr auto gpuMemcpyDefault = cudaMemcpyDefault;
@@ -40,14 +48,26 @@ inline constexpr auto gpuDeviceSynchronize = &cudaDeviceSynchronize;
 inline constexpr auto gpuStreamDestroy = &cudaStreamDestroy;
 inline constexpr auto gpuStreamBeginCapture = &cudaStreamBeginCapture;
 inline constexpr auto gpuStreamEndCapture = &cudaStreamEndCapture;
+inline constexpr auto gpuStreamIsCapturing = &cudaStreamIsCapturing;
+inline constexpr auto gpuEventSynchronize = &cudaEventSynchronize;
+inline constexpr auto gpuEventElapsedTime = &cudaEventElapsedTime;
 inline constexpr auto gpuEventDestroy = &cudaEventDestroy;
 inline constexpr auto gpuEventQuery = &cudaEventQuery;
 inline constexpr auto gpuGraphDestroy = &cudaGraphDestroy;
 inline constexpr auto gpuGraphExecDestroy = &cudaGraphExecDestroy;
 inline constexpr auto gpuGraphLaunch = &cudaGraphLaunch;
+inline constexpr auto gpuProfilerStart = &cudaProfilerStart;
+inline constexpr auto gpuProfilerStop = &cudaProfilerStop;
 // Those that the vendor overloads or gives default arguments, which a pointer cannot carry.
 inline gpuError_t gpuMalloc(void** data, std::size_t bytes) {
   return cudaMalloc(data, bytes);
+}
+// A pointer that the runtime has never seen is the host's.
+inline bool gpuIsDevicePointer(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess) return attributes.type == cudaMemoryTypeDevice;
+  cudaGetLastError();
+  return false;
 }
 inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) {
   return cudaGetDeviceProperties(properties, index);
@@ -73,20 +93,44 @@ gpuError_t gpuAllowSharedMemory(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), gpuFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+#ifdef __CUDACC__
+// The nearest bfloat16, ties to even, in one instruction.
+__device__ inline unsigned short gpu_bfloat16_bits(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+// 2ˣ to about 22 bits, in one instruction.
+__device__ inline float gpu_fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+#endif
+
 // The matrix library, which is loaded when the first product runs: a program that multiplies on the CPU starts without it.
 using gpublasStatus_t = cublasStatus_t;
 using gpublasLtHandle_t = cublasLtHandle_t;
 using gpublasLtMatmulDesc_t = cublasLtMatmulDesc_t;
 using gpublasLtMatrixLayout_t = cublasLtMatrixLayout_t;
 using gpublasLtMatmulPreference_t = cublasLtMatmulPreference_t;
+using gpublasLtMatmulAlgo_t = cublasLtMatmulAlgo_t;
 using gpublasLtMatmulHeuristicResult_t = cublasLtMatmulHeuristicResult_t;
 using gpublasOperation_t = cublasOperation_t;
 using gpublasDataType_t = cudaDataType_t;
 inline constexpr auto gpublas_success = CUBLAS_STATUS_SUCCESS;
+inline constexpr auto gpublas_not_supported = CUBLAS_STATUS_NOT_SUPPORTED;
 inline constexpr auto gpublas_normal = CUBLAS_OP_N;
 inline constexpr auto gpublas_transpose = CUBLAS_OP_T;
 inline constexpr auto gpublas_f32 = CUDA_R_32F;
+inline constexpr auto gpublas_bf16 = CUDA_R_16BF;
 inline constexpr auto gpublas_compute_f32 = CUBLAS_COMPUTE_32F;  // full fp32 products, no TF32
+using gpublasLtEpilogue_t = cublasLtEpilogue_t;
+inline constexpr auto gpublas_epilogue_bias = CUBLASLT_EPILOGUE_BIAS;
+inline constexpr auto gpublas_epilogue_bias_and_gelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+inline constexpr auto gpublas_epilogue_gelu_gradient = CUBLASLT_EPILOGUE_DGELU;
+inline constexpr auto gpublas_desc_before = CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+inline constexpr auto gpublas_desc_before_stride = CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD;
+inline constexpr auto gpublas_desc_epilogue = CUBLASLT_MATMUL_DESC_EPILOGUE;
+inline constexpr auto gpublas_desc_bias = CUBLASLT_MATMUL_DESC_BIAS_POINTER;
 inline constexpr auto gpublas_desc_transa = CUBLASLT_MATMUL_DESC_TRANSA;
 inline constexpr auto gpublas_desc_transb = CUBLASLT_MATMUL_DESC_TRANSB;
 inline constexpr auto gpublas_pref_workspace = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
@@ -100,6 +144,8 @@ struct GpuBlasFunctions {
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
+  decltype(&cublasLtGetVersion) version = nullptr;
   decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
   decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
@@ -116,5 +162,13 @@ const GpuBlasFunctions& gpu_blas();
 void gpu_check(gpuError_t status, const char* call);
 // The runtime's handle of a GPU stream, whose device becomes the calling thread's current one.
 gpuStream_t native_stream(Stream& stream);
+
+struct GpuStreamTraits {
+  int device = 0;              // becomes the calling thread's current one
+  bool deterministic = false;  // operations give the same bits twice, at the price of speed
+  bool recording = false;      // a graph is being recorded: nothing may run or be allocated
+};
+// Of a GPU stream, a measuring one too.
+GpuStreamTraits gpu_stream_traits(Stream& stream);
 
 }  // namespace baleen

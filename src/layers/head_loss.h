@@ -26,7 +26,7 @@ class HeadLoss {
   void logits(const LayerContext& context, const Tensor& out, const Tensor& x) const { head_.forward(context, out, x); }
 
  private:
-  std::int64_t chunk_rows(std::int64_t tokens) const;
+  std::int64_t chunk_rows(const Stream& stream, std::int64_t tokens) const;
 
   Linear head_;
 };

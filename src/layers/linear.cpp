@@ -1,6 +1,9 @@
 #include "layers/linear.h"
 
+#include <algorithm>
+
 #include "ops/bias.h"
+#include "ops/matmul_gelu.h"
 
 namespace baleen {
 namespace {
@@ -15,7 +18,8 @@ Tensor columns_of(const Tensor& y, std::int64_t begin, std::int64_t count) {
 
 }  // namespace
 
-Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases, WeightShape weight_shape)
+Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases,
+               WeightShape weight_shape)
     : weight_shape_(weight_shape) {
   BALEEN_CHECK(biases.empty() || biases.size() == weights.size(), biases.size(), weights.size());
   std::size_t end = 0;  // where the current run ends in the unit, elements
@@ -32,13 +36,30 @@ Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights
       runs_.back().outputs += outputs;
     else
       runs_.push_back({part, outputs_, outputs});
-    if (!biases.empty()) {
-      BALEEN_CHECK(units.parameter(biases[i]).elements() == outputs, units.parameter(biases[i]).name, outputs);
-      biases_.push_back({biases[i], outputs_});
-    }
+    if (!biases.empty()) add_bias(units, biases[i], outputs);
     outputs_ += outputs;
     end = begin + static_cast<std::size_t>(description.elements());
   }
+}
+
+void Linear::add_bias(const UnitStorage& units, ParameterId bias, std::int64_t outputs) {
+  const ParameterDescription& description = units.parameter(bias);
+  BALEEN_CHECK(description.elements() == outputs, description.name, outputs);
+  if (!biases_.empty()) {
+    Bias& last = biases_.back();
+    const std::size_t end = units.layout(last.first.unit).offset(last.first.index) + static_cast<std::size_t>(last.outputs);
+    if (last.first.unit == bias.unit && end == units.layout(bias.unit).offset(bias.index) &&
+        units.parameter(last.first).trainable == description.trainable) {
+      last.outputs += outputs;
+      return;
+    }
+  }
+  biases_.push_back({bias, outputs_, outputs});
+}
+
+// The values of consecutive biases as one.
+Tensor Linear::joined(const Bias& bias, const Tensor& first) {
+  return Tensor(first.data(), first.dtype(), {bias.outputs});
 }
 
 Matrix Linear::matrix(const Run& run, const Tensor& tensor) const {
@@ -47,14 +68,36 @@ Matrix Linear::matrix(const Run& run, const Tensor& tensor) const {
 }
 
 void Linear::forward(const LayerContext& context, const Tensor& y, const Tensor& x) const {
-  for (const Run& run : runs_) {
-    const Matrix weight = matrix(run, context.units.weight(run.first));
-    ops::matmul(context.ops, Matrix(y).column_range(run.begin, run.outputs), x, weight.transpose());
+  // Where weights and biases lie in the same runs, the product adds the bias.
+  const bool together = std::ranges::equal(runs_, biases_, [](const Run& run, const Bias& bias) { return run.outputs == bias.outputs; });
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const Run& run = runs_[i];
+    const Matrix weight = matrix(run, context.units.weight(run.first)).transpose(), out = Matrix(y).column_range(run.begin, run.outputs);
+    if (together)
+      ops::matmul_with_bias(context.ops, out, x, weight, joined(biases_[i], context.units.weight(biases_[i].first)));
+    else
+      ops::matmul(context.ops, out, x, weight);
   }
-  for (const Bias& bias : biases_) {
-    const Tensor values = context.units.weight(bias.id);
-    ops::bias_add(context.ops, columns_of(y, bias.begin, values.elements()), outputs_, values);
+  if (together) return;
+  for (const Bias& bias : biases_)
+    ops::bias_add(context.ops, columns_of(y, bias.begin, bias.outputs), outputs_, joined(bias, context.units.weight(bias.first)));
+}
+
+void Linear::forward_gelu(const LayerContext& context, const Tensor& y, const Tensor& before, const Tensor& x) const {
+  if (!single()) {
+    forward(context, before, x);
+    return ops::gelu_forward(context.ops, y, before);
   }
+  const Matrix weight = matrix(runs_[0], context.units.weight(runs_[0].first)).transpose();
+  ops::matmul_gelu(context.ops, y, before, x, weight, joined(biases_[0], context.units.weight(biases_[0].first)));
+}
+
+void Linear::backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const {
+  if (runs_.size() != 1) {
+    backward_input(context, d_before, d_y);
+    return ops::gelu_backward(context.ops, d_before, d_before, before);
+  }
+  ops::matmul_gelu_backward(context.ops, d_before, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), before);
 }
 
 void Linear::backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const {
@@ -73,9 +116,8 @@ void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, con
     ops::matmul(context.ops, d_weight, Matrix(d_y).column_range(run.begin, run.outputs).transpose(), x, /*accumulate=*/true);
   }
   for (const Bias& bias : biases_) {
-    if (!context.units.parameter(bias.id).trainable) continue;
-    const Tensor gradient = context.units.gradient(bias.id);
-    ops::bias_backward(context.ops, gradient, columns_of(d_y, bias.begin, gradient.elements()), outputs_);
+    if (!context.units.parameter(bias.first).trainable) continue;
+    ops::bias_backward(context.ops, joined(bias, context.units.gradient(bias.first)), columns_of(d_y, bias.begin, bias.outputs), outputs_);
   }
 }
 

@@ -24,8 +24,12 @@ class Linear {
 
   // y [N, O] = x [N, I] · Wᵀ + bias.
   void forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
+  // The same into `before`, and y [N, O] = gelu(before).
+  void forward_gelu(const LayerContext& context, const Tensor& y, const Tensor& before, const Tensor& x) const;
   // d_x [N, I] = d_y [N, O] · W.
   void backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const;
+  // The same behind gelu(before) [N, I] as x: the gradient of `before`.
+  void backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const;
   // d_W += d_yᵀ · x and d_bias += Σ over N of d_y, in fp32.
   void backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x) const;
 
@@ -35,10 +39,15 @@ class Linear {
     ParameterId first;
     std::int64_t begin = 0, outputs = 0;  // columns of y
   };
+  // Consecutive biases that are contiguous in memory.
   struct Bias {
-    ParameterId id;
-    std::int64_t begin = 0;  // column of y
+    ParameterId first;
+    std::int64_t begin = 0, outputs = 0;  // columns of y
   };
+  // One product and one bias.
+  bool single() const { return runs_.size() == 1 && biases_.size() == 1 && runs_[0].outputs == biases_[0].outputs; }
+  void add_bias(const UnitStorage& units, ParameterId bias, std::int64_t outputs);
+  static Tensor joined(const Bias& bias, const Tensor& first);
   // The run's weight or gradient as an [O, I] matrix, however it is stored.
   ops::Matrix matrix(const Run& run, const Tensor& tensor) const;
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "ops/gelu.h"
 #include "ops/swiglu.h"
 
 namespace baleen {
@@ -18,11 +17,12 @@ Mlp::Saved Mlp::activate(const LayerContext& context, const Tensor& x) const {
   Saved saved;
   saved.up = context.save(activation_ == Activation::swiglu ? "mlp gate_up" : "mlp up", x.dtype(), {tokens, up_projection_.outputs()});
   saved.activation = context.save("mlp activation", x.dtype(), {tokens, down_projection_.inputs()});
-  up_projection_.forward(context, saved.up, x);
-  if (activation_ == Activation::swiglu)
+  if (activation_ == Activation::swiglu) {
+    up_projection_.forward(context, saved.up, x);
     ops::swiglu_forward(context.ops, saved.activation, saved.up);
-  else
-    ops::gelu_forward(context.ops, saved.activation, saved.up);
+  } else {
+    up_projection_.forward_gelu(context, saved.activation, saved.up, x);
+  }
   return saved;
 }
 
@@ -42,8 +42,7 @@ void Mlp::backward_input(const LayerContext& context, const Saved& saved, Gradie
     ops::swiglu_backward(context.ops, gradients.d_up, d_activation, saved.up);
   } else {
     gradients.d_up = context.scratch("mlp d_up", d_x.dtype(), {tokens, up_projection_.outputs()});
-    down_projection_.backward_input(context, gradients.d_up, gradients.d_out);
-    ops::gelu_backward(context.ops, gradients.d_up, gradients.d_up, saved.up);
+    down_projection_.backward_input_gelu(context, gradients.d_up, gradients.d_out, saved.up);
   }
   up_projection_.backward_input(context, d_x, gradients.d_up);
 }

@@ -41,4 +41,16 @@ void Norm::backward_weight(const LayerContext& context, const Saved& saved, cons
     ops::rms_norm_backward_weight(context.ops, d_weight, d_out, saved.input, saved.rstd);
 }
 
+void Norm::backward(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out,
+                    const Tensor& d_residual) const {
+  if (!context.units.parameter(weight_).trainable) return backward_input(context, saved, d_in, d_out, d_residual);
+  const Tensor weight = context.units.weight(weight_), d_weight = context.units.gradient(weight_);
+  if (bias_) BALEEN_CHECK(context.units.parameter(*bias_).trainable, context.units.parameter(*bias_).name);
+  if (bias_)
+    ops::layer_norm_backward(context.ops, d_in, d_weight, context.units.gradient(*bias_), d_out, d_residual, saved.input, saved.mean,
+                             saved.rstd, weight);
+  else
+    ops::rms_norm_backward(context.ops, d_in, d_weight, d_out, d_residual, saved.input, saved.rstd, weight);
+}
+
 }  // namespace baleen

@@ -33,6 +33,8 @@ class Norm {
   void backward_input(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out,
                       const Tensor& d_residual) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Tensor& d_out) const;
+  // Both halves, which together read d_out and the input once.
+  void backward(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out, const Tensor& d_residual) const;
 
  private:
   ParameterId weight_;

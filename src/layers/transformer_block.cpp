@@ -69,7 +69,14 @@ void TransformerBlock::forward_cached(const LayerContext& context, const Sequenc
 }
 
 TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved,
-                                                             const Tensor& d_in, const Tensor& d_out) const {
+                                                             const Tensor& d_in, const Tensor& d_out, bool norm_weights) const {
+  const auto through = [&](const Norm& norm, const Norm::Saved& of, const Tensor& d_input, const Tensor& d_output,
+                           const Tensor& d_residual) {
+    if (norm_weights)
+      norm.backward(context, of, d_input, d_output, d_residual);
+    else
+      norm.backward_input(context, of, d_input, d_output, d_residual);
+  };
   const std::int64_t tokens = d_out.size(0), width = d_out.size(1);
   const DType dtype = d_out.dtype();
   Gradients gradients;
@@ -77,19 +84,20 @@ TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext&
   gradients.d_mlp_norm = context.scratch("block d_mlp_norm", dtype, {tokens, width});
   mlp_.backward_input(context, saved.mlp, gradients.mlp, gradients.d_mlp_norm);
   gradients.attention.d_out = context.scratch("block d_middle", dtype, {tokens, width});
-  mlp_norm_.backward_input(context, saved.mlp_norm, gradients.attention.d_out, gradients.d_mlp_norm, d_out);
+  through(mlp_norm_, saved.mlp_norm, gradients.attention.d_out, gradients.d_mlp_norm, d_out);
 
   gradients.d_attention_norm = context.scratch("block d_attention_norm", dtype, {tokens, width});
   attention_.backward_input(context, sequences, saved.attention, gradients.attention, gradients.d_attention_norm);
-  attention_norm_.backward_input(context, saved.attention_norm, d_in, gradients.d_attention_norm, gradients.attention.d_out);
+  through(attention_norm_, saved.attention_norm, d_in, gradients.d_attention_norm, gradients.attention.d_out);
   return gradients;
 }
 
-void TransformerBlock::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const {
+void TransformerBlock::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients,
+                                       bool norm_weights) const {
   mlp_.backward_weight(context, saved.mlp, gradients.mlp, saved.mlp_norm.out);
-  mlp_norm_.backward_weight(context, saved.mlp_norm, gradients.d_mlp_norm);
+  if (norm_weights) mlp_norm_.backward_weight(context, saved.mlp_norm, gradients.d_mlp_norm);
   attention_.backward_weight(context, saved.attention, gradients.attention, saved.attention_norm.out);
-  attention_norm_.backward_weight(context, saved.attention_norm, gradients.d_attention_norm);
+  if (norm_weights) attention_norm_.backward_weight(context, saved.attention_norm, gradients.d_attention_norm);
 }
 
 }  // namespace baleen

@@ -47,10 +47,24 @@ class TransformerBlock {
                       ResidualStream& stream) const;
   // d_in [N, C] from d_out [N, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
-                           const Tensor& d_out) const;
-  void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const;
+                           const Tensor& d_out) const {
+    return backward_input(context, sequences, saved, d_in, d_out, /*norm_weights=*/false);
+  }
+  void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const {
+    backward_weight(context, saved, gradients, /*norm_weights=*/true);
+  }
+  // Both halves one after the other.
+  void backward(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
+                const Tensor& d_out) const {
+    backward_weight(context, saved, backward_input(context, sequences, saved, d_in, d_out, true), false);
+  }
 
  private:
+  // `norm_weights`: whether the gradients of the norms' weights belong to this half.
+  Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
+                           const Tensor& d_out, bool norm_weights) const;
+  void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, bool norm_weights) const;
+
   Norm attention_norm_, mlp_norm_;
   Attention attention_;
   Mlp mlp_;

@@ -88,8 +88,7 @@ void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& bat
   access.gradients_needed(last_unit_);
   if (tied) access.gradients_needed(embedding_unit);
   head_.loss_and_backward(context, loss_sum, d_in, saved.final_norm.out, batch.targets, gradient_scale, BackwardHalves{});
-  final_norm_.backward_input(context, saved.final_norm, d_out, d_in, Tensor());
-  final_norm_.backward_weight(context, saved.final_norm, d_in);
+  final_norm_.backward(context, saved.final_norm, d_out, d_in, Tensor());
   head_done(access);
   access.gradients_done(last_unit_);
   for (std::size_t l = blocks_.size(); l-- > 0;) {
@@ -97,9 +96,7 @@ void Stage::loss_and_backward(const LayerContext& context, const MicroBatch& bat
     const int unit = block_unit(l);
     access.weights_needed(unit, l > 0 ? unit - 1 : -1);
     access.gradients_needed(unit);
-    const TransformerBlock::Saved block = blocks_[l].restore(context, batch.sequences, saved.blocks[l]);
-    const auto gradients = blocks_[l].backward_input(context, batch.sequences, block, d_in, d_out);
-    blocks_[l].backward_weight(context, block, gradients);
+    blocks_[l].backward(context, batch.sequences, blocks_[l].restore(context, batch.sequences, saved.blocks[l]), d_in, d_out);
     access.weights_done(unit);
     access.gradients_done(unit);
     std::swap(d_in, d_out);

@@ -27,9 +27,10 @@ void attention_backward(const AttentionShape& shape, const Tensor& d_q, const Te
                         const Tensor& document_begin, void* workspace);
 }  // namespace cpu
 namespace gpu {
+std::size_t attention_forward_workspace(Stream& stream, const AttentionShape& shape, DType dtype, bool documents);
 void attention_forward(Stream& stream, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& document_begin);
-std::size_t attention_backward_workspace(const AttentionShape& shape);
+                       const Tensor& v, const Tensor& document_begin, void* workspace);
+std::size_t attention_backward_workspace(Stream& stream, const AttentionShape& shape, DType dtype, bool documents);
 void attention_backward(Stream& stream, const AttentionShape& shape, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v,
                         const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                         const Tensor& document_begin, void* workspace);
@@ -40,9 +41,13 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Tenso
 // the first key a query may see.
 inline void attention_forward(Context& context, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q,
                               const Tensor& k, const Tensor& v, const Tensor& document_begin) {
+  const Arena::Scope scope(context.scratch);
+  const Tensor space = workspace(context, "attention workspace", no_bytes, [&] {
+    return gpu::attention_forward_workspace(context.stream, shape, q.dtype(), document_begin.defined());
+  });
   dispatch(
       context, [&] { cpu::attention_forward(shape, out, lse, q, k, v, document_begin); },
-      [&] { gpu::attention_forward(context.stream, shape, out, lse, q, k, v, document_begin); });
+      [&] { gpu::attention_forward(context.stream, shape, out, lse, q, k, v, document_begin, space.data()); });
 }
 
 // d_q, d_k, d_v are written (not accumulated), with the strides of q, k, v. d_out has the stride of out. The key gradients are summed in
@@ -53,7 +58,7 @@ inline void attention_backward(Context& context, const AttentionShape& shape, co
   const Arena::Scope scope(context.scratch);
   const Tensor space = workspace(
       context, "attention backward workspace", [&] { return cpu::attention_backward_workspace(shape); },
-      [&] { return gpu::attention_backward_workspace(shape); });
+      [&] { return gpu::attention_backward_workspace(context.stream, shape, q.dtype(), document_begin.defined()); });
   dispatch(
       context, [&] { cpu::attention_backward(shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, space.data()); },
       [&] { gpu::attention_backward(context.stream, shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, space.data()); });

@@ -11,7 +11,8 @@ void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor
 }  // namespace cpu
 namespace gpu {
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& ids, const Tensor& table);
-void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_out, const Tensor& ids);
+std::size_t embedding_backward_workspace(std::int64_t tokens);
+void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_out, const Tensor& ids, void* workspace);
 }  // namespace gpu
 
 // out [N, C], ids [N] int32 in [0, V), table [V, C]. The GPU cannot report an id outside: its row becomes NaN, and backward passes it over.
@@ -20,9 +21,12 @@ inline void embedding_forward(Context& context, const Tensor& out, const Tensor&
 }
 // d_table [V, C] fp32 += the rows of d_out [N, C], each id's rows in the order of N (no atomics: same bits for any thread count).
 inline void embedding_backward(Context& context, const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
+  const Arena::Scope scope(context.scratch);
+  const Tensor sorted =
+      workspace(context, "embedding gradient workspace", no_bytes, [&] { return gpu::embedding_backward_workspace(ids.elements()); });
   dispatch(
       context, [&] { cpu::embedding_backward(d_table, d_out, ids); },
-      [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids); });
+      [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids, sorted.data()); });
 }
 
 }  // namespace baleen::ops

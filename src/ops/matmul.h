@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/bias.h"
 #include "ops/context.h"
 
 namespace baleen::ops {
@@ -37,7 +38,8 @@ void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate
 namespace gpu {
 // The same for every product: the library chooses a method that fits in it.
 inline constexpr std::size_t matmul_workspace = std::size_t{32} << 20;
-void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace);
+// `bias` [columns of out] of out's dtype is added to every row; undefined: none.
+void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, const Tensor& bias, void* workspace);
 }  // namespace gpu
 
 // out[M, N] (+)= a[M, K] · b[K, N] after transposition. fp32, or bf16 inputs with an fp32 or bf16 out; sums in fp32.
@@ -48,7 +50,21 @@ inline void matmul(Context& context, const Matrix& out, const Matrix& a, const M
       workspace(context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
   dispatch(
       context, [&] { cpu::matmul(out, a, b, accumulate, space.data()); },
-      [&] { gpu::matmul(context.stream, out, a, b, accumulate, space.data()); });
+      [&] { gpu::matmul(context.stream, out, a, b, accumulate, Tensor(), space.data()); });
+}
+
+// out[M, N] = a[M, K] · b[K, N] + bias[N], for an out that is stored as it is. One kernel on the GPU.
+inline void matmul_with_bias(Context& context, const Matrix& out, const Matrix& a, const Matrix& b, const Tensor& bias) {
+  const Arena::Scope scope(context.scratch);
+  const Tensor space =
+      workspace(context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
+  dispatch(
+      context,
+      [&] {
+        cpu::matmul(out, a, b, false, space.data());
+        cpu::bias_add(Tensor(out.data, out.dtype, {out.rows, out.columns}), out.stride, bias);
+      },
+      [&] { gpu::matmul(context.stream, out, a, b, false, bias, space.data()); });
 }
 
 }  // namespace baleen::ops

@@ -18,6 +18,9 @@ void rms_norm_forward(Stream& stream, const Tensor& out, const Tensor& residual,
                       const Tensor& weight, float eps);
 void rms_norm_backward_input(Stream& stream, const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x,
                              const Tensor& rstd, const Tensor& weight);
+std::size_t rms_norm_backward_workspace(std::int64_t rows, std::int64_t columns);
+void rms_norm_backward(Stream& stream, const Tensor& d_x, const Tensor& d_weight, const Tensor& d_out, const Tensor& d_residual,
+                       const Tensor& x, const Tensor& rstd, const Tensor& weight, void* workspace);
 std::size_t rms_norm_backward_weight_workspace(std::int64_t rows, std::int64_t columns);
 void rms_norm_backward_weight(Stream& stream, const Tensor& d_weight, const Tensor& d_out, const Tensor& x, const Tensor& rstd,
                               void* workspace);
@@ -48,6 +51,21 @@ inline void rms_norm_backward_weight(Context& context, const Tensor& d_weight, c
   dispatch(
       context, [&] { cpu::rms_norm_backward_weight(d_weight, d_out, x, rstd); },
       [&] { gpu::rms_norm_backward_weight(context.stream, d_weight, d_out, x, rstd, partial.data()); });
+}
+
+// Both of the above at once: on the GPU one pass over d_out and x instead of two.
+inline void rms_norm_backward(Context& context, const Tensor& d_x, const Tensor& d_weight, const Tensor& d_out, const Tensor& d_residual,
+                              const Tensor& x, const Tensor& rstd, const Tensor& weight) {
+  const Arena::Scope scope(context.scratch);
+  const Tensor partial = workspace(context, "norm gradient workspace", no_bytes,
+                                   [&] { return gpu::rms_norm_backward_workspace(rstd.elements(), d_weight.elements()); });
+  dispatch(
+      context,
+      [&] {
+        cpu::rms_norm_backward_weight(d_weight, d_out, x, rstd);
+        cpu::rms_norm_backward_input(d_x, d_out, d_residual, x, rstd, weight);
+      },
+      [&] { gpu::rms_norm_backward(context.stream, d_x, d_weight, d_out, d_residual, x, rstd, weight, partial.data()); });
 }
 
 }  // namespace baleen::ops

@@ -29,8 +29,9 @@ void check_replicas(Communicator& axis, const UnitStorage& storage) {
   const std::vector<ParameterId> parameters = storage.parameters();
   const auto size = static_cast<std::size_t>(axis.size());
   std::vector<std::uint64_t> mine(parameters.size()), all(parameters.size() * size);
+  std::vector<std::byte> memory;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor weight = storage.kept_weights(parameters[i]);
+    const Tensor weight = storage.on_host(storage.kept_weights(parameters[i]), memory);
     mine[i] = hash_bytes(weight.data(), weight.bytes());
   }
   axis.all_gather(mine.data(), all.data(), mine.size(), DType::u64).wait();

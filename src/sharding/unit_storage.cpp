@@ -40,6 +40,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
     whole_gradients.push_back(layout.trainable_elements() * sizeof(float));
   }
   if (options.kind == StorageKind::layout_only) return;
+  if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
   weights_ = device.allocate("weights", weights * compute_bytes);
   const std::vector<int> slots = pool_slots(this->units(), options.ends_share);
   if (options.stage == 3) weight_pool_ = UnitPool(device, "weights pool", whole_weights, slots);
@@ -183,10 +184,26 @@ void UnitStorage::store(ParameterId id, SliceRange range, const float* values) {
   const SliceRange all = kept(id);
   BALEEN_CHECK(range.begin >= all.begin && range.end <= all.end, parameter(id).name, range.begin, range.end);
   weight_pool_.clear();  // copies there are out of date
-  store_floats(kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size())), values);
+  write(kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size())), values);
   if (!has_separate_master() || !parameter(id).trainable) return;
   const SliceRange mine = intersection(range, part(id, updated(id.unit)));
-  if (mine.size() > 0) store_floats(of_updated(master(id.unit), id, mine), values + (mine.begin - range.begin));
+  if (mine.size() > 0) write(of_updated(master(id.unit), id, mine), values + (mine.begin - range.begin));
+}
+
+void UnitStorage::write(const Tensor& to, const float* values) {
+  if (copies_ == nullptr) return store_floats(to, values);
+  staging_.resize(to.bytes());
+  store_floats(Tensor(staging_.data(), to.dtype(), {to.elements()}), values);
+  copies_->copy(to.data(), staging_.data(), to.bytes());
+  copies_->synchronize();
+}
+
+Tensor UnitStorage::on_host(const Tensor& tensor, std::vector<std::byte>& memory) const {
+  if (copies_ == nullptr) return tensor;
+  memory.resize(tensor.bytes());
+  copies_->copy(memory.data(), tensor.data(), tensor.bytes());
+  copies_->synchronize();
+  return Tensor(memory.data(), tensor.dtype(), {tensor.elements()});
 }
 
 void UnitStorage::initialize_weights(std::uint64_t seed) {

@@ -10,7 +10,9 @@
 // Master weights are memory of their own only where weights are computed with in another precision than they are kept in.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,6 +97,10 @@ class UnitStorage {
 
   // Sets the weights `range` of a parameter, which must be kept, wherever they are held: rounded for computing, exact in the master.
   void store(ParameterId id, SliceRange range, const float* values);
+  // Host values into memory of this storage, rounded to its dtype: what store uses, for moments too.
+  void write(const Tensor& to, const float* values);
+  // A tensor of this storage as the host can read it: itself, or a copy in `memory`. Work that writes it must be done.
+  Tensor on_host(const Tensor& tensor, std::vector<std::byte>& memory) const;
   // Initial values: element i of a parameter depends on (seed, name, i) alone, so every layout starts from the same weights.
   void initialize_weights(std::uint64_t seed);
   // Stages 0 and 1.
@@ -115,6 +121,9 @@ class UnitStorage {
   std::vector<std::size_t> weight_begin_, gradient_begin_, updated_begin_;
   Buffer weights_, gradients_, master_, exp_avg_, exp_avg_sq_;
   UnitPool weight_pool_, gradient_pool_;
+  // Where the host cannot reach the memory: what carries values there, and where they are rounded before.
+  std::unique_ptr<Stream> copies_;
+  std::vector<std::byte> staging_;
 };
 
 // fp32 values into a tensor of fp32 or bf16 (rounded to nearest even) in host memory.

@@ -39,8 +39,9 @@ class RandomBatches : public BatchSource {
 }  // namespace
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
-  const DataAxes axes(world, config.parallelism.replicate, config.parallelism.data);
-  Engine engine(training_engine_options(config), axes.group());
+  const std::shared_ptr<Device> device = create_training_device(config, world.rank());
+  const DataAxes axes(world, config.parallelism.replicate, config.parallelism.data, device.get());
+  Engine engine(training_engine_options(config, device), axes.group());
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
   engine.units().initialize_weights(config.training.seed);
   const RandomBatches batches(config);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/gpu.h"
 #include "train/config.h"
 
 namespace baleen {
@@ -18,7 +19,6 @@ void refuse_missing_features(const Config& config) {
   const auto refuse = [&](bool asked, const char* key, const char* instead) {
     if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
   };
-  refuse(config.training.device == "gpu", "training.device = \"gpu\"", "set training.device = \"cpu\" or \"auto\"");
   refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
@@ -49,6 +49,7 @@ void resolve_model(Config& config, std::int64_t data_vocabulary) {
 }
 
 void resolve_layout(Config& config, int world) {
+  if (config.training.device == "auto" && gpu_available()) config.training.device = "gpu";
   refuse_missing_features(config);
   ParallelismConfig& p = config.parallelism;
   const std::int64_t others = p.replicate * p.tensor * p.context * p.pipeline;

@@ -12,8 +12,8 @@ namespace baleen {
 // The communicators of data parallelism over the first replicate · data ranks of the world (DESIGN.md decision 5).
 class DataAxes {
  public:
-  // Collective over the world, whoever is a member.
-  DataAxes(World& world, std::int64_t replicate, std::int64_t data);
+  // Collective over the world, whoever is a member. `device`: where the buffers will be, which must live as long; nullptr: in host memory.
+  DataAxes(World& world, std::int64_t replicate, std::int64_t data, Device* device = nullptr);
 
   bool member() const { return batch_ != nullptr; }
   Communicator& batch() const { return *batch_; }
@@ -26,7 +26,9 @@ class DataAxes {
   std::unique_ptr<Communicator> batch_, reduce_, gather_, replicas_;
 };
 
+// The device that `config` asks for: the processor, or the GPU of this rank, where several may share one. `config` is resolved.
+std::shared_ptr<Device> create_training_device(const Config& config, int rank);
 // Of a training engine. `config` is resolved.
-EngineOptions training_engine_options(const Config& config);
+EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device);
 
 }  // namespace baleen

@@ -25,7 +25,7 @@ StorageOptions storage_options(const EngineOptions& options, const DataGroup& gr
 Engine::Engine(const EngineOptions& options, const DataGroup& group)
     : options_(options),
       group_(group),
-      device_(create_cpu_device()),
+      device_(options.device != nullptr ? options.device : create_cpu_device()),
       stream_(device_->create_stream()),
       units_(*device_, model_units(options.model), storage_options(options, group)),
       stage_(options.model, units_, options.recompute),

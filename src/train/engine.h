@@ -23,6 +23,7 @@ struct EngineOptions {
   int zero = 0;                                          // stage
   DType compute = DType::f32, state = DType::f32;        // of weights and activations; of master weights and moments
   Recompute recompute = Recompute::none;
+  std::shared_ptr<Device> device = nullptr;              // none: the processor
 };
 
 // Sequences in host memory, [sequences, T] each; targets may be ops::ignore_index.
@@ -51,9 +52,13 @@ class Engine {
   // Σ token losses of this rank's sequences (any number), without gradients.
   double loss(const HostBatch& batch);
 
-  // To be called when the optimizer has changed this rank's slices; and before anything but a pass reads the weights.
+  // To be called when the optimizer has changed this rank's slices; and before anything but a pass reads the weights, which afterwards
+  // are no longer written by work on the device.
   void publish_weights() { sharding_.weights().publish(*stream_); }
-  void settle_weights() { sharding_.weights().settle(*stream_); }
+  void settle_weights() {
+    sharding_.weights().settle(*stream_);
+    stream_->synchronize();
+  }
 
   // Nanoseconds the compute stream has waited for communication since construction.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
@@ -69,7 +74,7 @@ class Engine {
 
   EngineOptions options_;
   DataGroup group_;
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   UnitStorage units_;
   Stage stage_;

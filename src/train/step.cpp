@@ -63,10 +63,11 @@ void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) 
   const UnitStorage& units = engine_.units();
   const std::vector<ParameterId> parameters = units.parameters();
   auto first = static_cast<std::int32_t>(parameters.size());
+  std::vector<std::byte> memory;
   for (std::size_t i = 0; i < parameters.size() && first == static_cast<std::int32_t>(parameters.size()); ++i) {
     const ParameterId id = parameters[i];
     if (!units.parameter(id).trainable) continue;
-    const Tensor gradient = units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit)));
+    const Tensor gradient = units.on_host(units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit))), memory);
     const float* values = gradient.as<float>();
     if (!std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) first = static_cast<std::int32_t>(i);
   }

@@ -40,8 +40,9 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
-      axes_(world, config_.parallelism.replicate, config_.parallelism.data),
-      engine_(training_engine_options(config_), axes_.group()),
+      device_(create_training_device(config_, world.rank())),
+      axes_(world, config_.parallelism.replicate, config_.parallelism.data, device_.get()),
+      engine_(training_engine_options(config_, device_), axes_.group()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
   prepare_run_directory();
   if (data_.train != nullptr)

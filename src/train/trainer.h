@@ -59,6 +59,7 @@ class Trainer {
   ResumePolicy resume_;
   std::function<bool()> stop_;
   std::unique_ptr<checkpoint::RunDirectoryLock> lock_;
+  std::shared_ptr<Device> device_;
   DataAxes axes_;
   Engine engine_;
   AdamWOptimizer optimizer_;

@@ -23,7 +23,8 @@ using checkpoint::Placement;
 using checkpoint::StateKind;
 
 // The slices of every unit that this rank owns, cut at the borders of the parameters: what a frozen parameter has is its weight alone.
-std::vector<Piece> owned_pieces(const UnitStorage& units) {
+// `memory` keeps what the host cannot read where it is.
+std::vector<Piece> owned_pieces(const UnitStorage& units, std::vector<std::vector<std::byte>>& memory) {
   std::vector<Piece> pieces;
   for (const ParameterId id : units.parameters()) {
     const ParameterDescription& parameter = units.parameter(id);
@@ -33,7 +34,7 @@ std::vector<Piece> owned_pieces(const UnitStorage& units) {
     const auto add = [&](StateKind kind, const Tensor& tensor) {
       Placement placement{parameter.name, kind, parameter.shape, Box::whole(parameter.shape), static_cast<std::int64_t>(range.begin),
                           static_cast<std::int64_t>(range.end)};
-      pieces.push_back({std::move(placement), tensor.dtype(), tensor.data()});
+      pieces.push_back({std::move(placement), tensor.dtype(), units.on_host(tensor, memory.emplace_back()).data()});
     };
     if (!parameter.trainable) {
       const auto begin = static_cast<std::int64_t>(range.begin - units.kept(id).begin);
@@ -127,7 +128,8 @@ void save_checkpoint(const std::filesystem::path& run, const TrainingState& stat
   collectively(axis, first, "start a checkpoint", [&] { checkpoint::begin_checkpoint(run, state.step, checkpoint_bytes(units)); });
   std::string records;
   collectively(axis, writes, "write its part of the checkpoint", [&] {
-    const std::vector<Piece> pieces = owned_pieces(units);
+    std::vector<std::vector<std::byte>> memory;
+    const std::vector<Piece> pieces = owned_pieces(units, memory);
     records = checkpoint::serialise_records(
         checkpoint::write_rank_files(incomplete, group.reduce.rank(), group.reduce.size(), state.step, pieces));
   });
@@ -159,8 +161,8 @@ void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, b
     read(StateKind::weight, units.kept(id), [&](SliceRange piece) { units.store(id, piece, values.data()); });
     if (!with_moments || !parameter.trainable) continue;
     const SliceRange updated = units.part(id, units.updated(id.unit));
-    read(StateKind::exp_avg, updated, [&](SliceRange piece) { store_floats(units.of_updated(units.exp_avg(id.unit), id, piece), values.data()); });
-    read(StateKind::exp_avg_sq, updated, [&](SliceRange piece) { store_floats(units.of_updated(units.exp_avg_sq(id.unit), id, piece), values.data()); });
+    read(StateKind::exp_avg, updated, [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg(id.unit), id, piece), values.data()); });
+    read(StateKind::exp_avg_sq, updated, [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg_sq(id.unit), id, piece), values.data()); });
   }
 }
 

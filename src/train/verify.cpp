@@ -112,7 +112,8 @@ Difference compare_parameter(Engine& engine, ParameterId id, const std::vector<f
   if (axis.rank() == 0) expected = reference;
   axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
   const SliceRange range = units.part(id, units.updated(id.unit));
-  Difference sums = compare(units.of_updated(units.updated_gradients(id.unit), id, range), expected.data() + range.begin);
+  std::vector<std::byte> memory;
+  Difference sums = compare(units.on_host(units.of_updated(units.updated_gradients(id.unit), id, range), memory), expected.data() + range.begin);
   if (units.stage() > 0) engine.group().reduce.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::sum).wait();
   axis.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::max).wait();
   return {std::sqrt(sums.difference), std::sqrt(sums.reference)};
@@ -147,28 +148,31 @@ double relative(double value, double reference) {
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
-Reference run_reference(const Config& config, const DataGroup& alone, const Batch& batch) {
+Reference run_reference(const Config& config, const std::shared_ptr<Device>& device, const DataGroup& alone, const Batch& batch) {
   Reference reference;
-  EngineOptions options = training_engine_options(config);
+  EngineOptions options = training_engine_options(config, device);
+  std::vector<std::byte> memory;
   options.zero = 0;
   options.compute = DType::f32;
   {
     Engine engine(options, alone);
     reference.measured = run_layout(engine, config, batch);
     for (const ParameterId id : engine.units().parameters()) {
-      const Tensor gradient = engine.units().gradient(id);
+      const Tensor gradient = engine.units().on_host(engine.units().gradient(id), memory);
       reference.gradients.emplace_back(gradient.as<float>(), gradient.as<float>() + gradient.elements());
     }
   }
-  options.compute = training_engine_options(config).compute;
+  options.compute = training_engine_options(config, device).compute;
   if (options.compute == DType::f32) return reference;
   Engine engine(options, alone);
   const Measured measured = run_layout(engine, config, batch);
   reference.loss_rounding = relative(measured.loss, reference.measured.loss);
   reference.norm_rounding = relative(measured.grad_norm, reference.measured.grad_norm);
   std::size_t index = 0;
-  for (const ParameterId id : engine.units().parameters())
-    reference.rounding.push_back(std::sqrt(compare(engine.units().gradient(id), reference.gradients[index++].data()).difference));
+  for (const ParameterId id : engine.units().parameters()) {
+    const Tensor gradient = engine.units().on_host(engine.units().gradient(id), memory);
+    reference.rounding.push_back(std::sqrt(compare(gradient, reference.gradients[index++].data()).difference));
+  }
   return reference;
 }
 
@@ -177,17 +181,18 @@ Reference run_reference(const Config& config, const DataGroup& alone, const Batc
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts) {
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   Reference reference;
-  const DataAxes alone(world, 1, 1);
-  if (alone.member()) reference = run_reference(config, alone.group(), batch);
+  const std::shared_ptr<Device> device = create_training_device(config, world.rank());
+  const DataAxes alone(world, 1, 1, device.get());
+  if (alone.member()) reference = run_reference(config, device, alone.group(), batch);
   VerifyReport report;
   report.reference_loss = reference.measured.loss;
   report.reference_grad_norm = reference.measured.grad_norm;
   for (const ParallelLayout& layout : layouts) {
-    const DataAxes axes(world, layout.replicate, layout.dp);
+    const DataAxes axes(world, layout.replicate, layout.dp, device.get());
     if (!axes.member()) continue;
     LayoutResult result;
     result.layout = layout;
-    EngineOptions options = training_engine_options(config);
+    EngineOptions options = training_engine_options(config, device);
     options.zero = static_cast<int>(layout.zero);
     Engine engine(options, axes.group());
     const Measured measured = run_layout(engine, config, batch);

@@ -66,7 +66,7 @@ TEST_F(GpuDevice, StreamsWaitForEachOther) {
 }
 
 TEST_F(GpuDevice, WaitingHasADeadline) {
-  const auto impatient = create_gpu_device(0, std::chrono::milliseconds(1));
+  const auto impatient = create_gpu_device(0, {std::chrono::milliseconds(1)});
   const auto stream = impatient->create_stream();
   const std::size_t bytes = std::size_t{1} << 30;
   const Buffer buffer = impatient->allocate("filled often", bytes);

@@ -19,6 +19,8 @@ class Side {
  public:
   explicit Side(std::unique_ptr<Device> device) : device_(std::move(device)), stream_(device_->create_stream()) {}
 
+  DType precision = DType::f32;  // of put_rounded and poisoned_rounded
+
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
 
@@ -29,7 +31,15 @@ class Side {
     write(tensor.data(), values.data(), tensor.bytes());
     return tensor;
   }
+  // fp32 values in the precision that the side computes in.
+  Tensor put_rounded(const Floats& values, std::initializer_list<std::int64_t> shape) {
+    if (precision == DType::f32) return put(values, shape);
+    std::vector<BFloat16> halves;
+    for (const float value : values) halves.push_back(to_bfloat16(value));
+    return put(halves, shape);
+  }
   Tensor poisoned(std::initializer_list<std::int64_t> shape) { return allocate(DType::f32, shape); }
+  Tensor poisoned_rounded(std::initializer_list<std::int64_t> shape) { return allocate(precision, shape); }
   void write(void* to, const void* from, std::size_t bytes) {
     stream_->copy(to, from, bytes);
     stream_->synchronize();
@@ -39,6 +49,13 @@ class Side {
     std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
     stream_->copy(values.data(), tensor.as<T>(), tensor.bytes());
     stream_->synchronize();
+    return values;
+  }
+  // Of a tensor of fp32 or bf16.
+  Floats get_floats(const Tensor& tensor) {
+    if (tensor.dtype() == DType::f32) return get(tensor);
+    Floats values;
+    for (const BFloat16 half : get<BFloat16>(tensor)) values.push_back(to_float(half));
     return values;
   }
   Buffer poisoned_buffer(const std::string& name, std::size_t bytes) {
@@ -105,6 +122,35 @@ class OnBothDevices : public ::testing::Test {
     for (std::size_t i = 0; i < want.size(); ++i)
       EXPECT_LE(ops::testing::relative_error({got[i].begin(), got[i].end()}, {want[i].begin(), want[i].end()}), ops::testing::fp32_bound)
           << what << ", result " << i << ", seed " << seed;
+  }
+
+  // Values that bf16 holds exactly: both sides then start from the same.
+  Floats random_rounded(std::int64_t count, float scale = 1.0f) {
+    Floats values = random(count, scale);
+    for (float& value : values) value = to_float(to_bfloat16(value));
+    return values;
+  }
+
+  // A result in bf16 was rounded once, unless `roundings` says otherwise; one in fp32 is exact up to fp32's errors.
+  struct Result {
+    Floats values;
+    bool rounded = true;
+    double roundings = 1;
+  };
+  // `op` runs in fp32 on the CPU and in bf16 on the GPU. DESIGN.md section 5: at most 1.5 times the error of rounding the exact result.
+  template <class Op>
+  void expect_rounded_equal(const Op& op, const std::string& what) {
+    gpu->precision = DType::bf16;
+    const std::vector<Result> want = op(*cpu), got = op(*gpu);
+    ASSERT_EQ(want.size(), got.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const std::vector<double> exact(want[i].values.begin(), want[i].values.end());
+      std::vector<double> nearest;
+      for (const float value : want[i].values) nearest.push_back(to_float(to_bfloat16(value)));
+      const double allowed = want[i].rounded ? 1.5 * want[i].roundings * ops::testing::relative_error(nearest, exact) + 1e-6 : ops::testing::fp32_bound;
+      EXPECT_LE(ops::testing::relative_error({got[i].values.begin(), got[i].values.end()}, exact), std::min(allowed, 1e-2))
+          << what << ", result " << i << ", seed " << seed;
+    }
   }
 
   std::uint64_t seed = std::random_device{}();

@@ -12,7 +12,11 @@ bool gpu_available() {
   return false;
 }
 
-std::unique_ptr<Device> create_gpu_device(int, std::chrono::milliseconds) {
+bool is_gpu_memory(const void*) {
+  return false;
+}
+
+std::unique_ptr<Device> create_gpu_device(int, const GpuOptions&) {
   throw Error(ExitCode::bad_config, "this build has no GPU support", "training.device",
               "use device = \"cpu\", or build where the GPU compiler is found (see README.md)");
 }

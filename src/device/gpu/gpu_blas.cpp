@@ -32,6 +32,8 @@ GpuBlasFunctions load() {
   find(library, "cublasLtDestroy", functions.destroy);
   find(library, "cublasLtMatmul", functions.matmul);
   find(library, "cublasLtMatmulAlgoGetHeuristic", functions.heuristic);
+  find(library, "cublasLtMatmulAlgoCheck", functions.check);
+  find(library, "cublasLtGetVersion", functions.version);
   find(library, "cublasLtMatmulDescCreate", functions.desc_create);
   find(library, "cublasLtMatmulDescDestroy", functions.desc_destroy);
   find(library, "cublasLtMatmulDescSetAttribute", functions.desc_set);

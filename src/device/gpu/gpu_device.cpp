@@ -62,8 +62,8 @@ class GpuEvent final : public EventState {
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(int index, std::chrono::milliseconds timeout, bool measuring)
-      : Stream(DeviceKind::gpu, measuring), index_(index), timeout_(timeout) {
+  GpuStream(int index, const GpuOptions& options, bool measuring)
+      : Stream(DeviceKind::gpu, measuring), index_(index), options_(options) {
     if (!measuring) gpu_check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "creating a stream");
   }
   ~GpuStream() override {
@@ -77,7 +77,13 @@ class GpuStream final : public Stream {
     gpu_check(gpuSetDevice(index_), "choosing a GPU");
     return stream_;
   }
-  Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), timeout_)); }
+  GpuStreamTraits traits() const {
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    gpuStreamCaptureStatus status = gpuStreamCaptureStatusNone;
+    if (stream_ != nullptr) gpu_check(gpuStreamIsCapturing(stream_, &status), "asking whether a graph is recorded");
+    return {index_, options_.deterministic, status != gpuStreamCaptureStatusNone};
+  }
+  Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), options_.timeout)); }
   void wait(const Event& event) override {
     if (measuring()) return;
     if (const auto* gpu = dynamic_cast<const GpuEvent*>(event.state()); gpu != nullptr)
@@ -95,21 +101,21 @@ class GpuStream final : public Stream {
 
  private:
   int index_;
-  std::chrono::milliseconds timeout_;
+  GpuOptions options_;
   gpuStream_t stream_ = nullptr;
 };
 
 class GpuDevice final : public Device {
  public:
-  GpuDevice(int index, std::chrono::milliseconds timeout, std::string name) : index_(index), timeout_(timeout), name_(std::move(name)) {}
+  GpuDevice(int index, const GpuOptions& options, std::string name) : index_(index), options_(options), name_(std::move(name)) {}
 
   DeviceKind kind() const override { return DeviceKind::gpu; }
   std::string description() const override { return name_; }
   std::unique_ptr<Stream> create_stream() override {
     gpu_check(gpuSetDevice(index_), "choosing a GPU");
-    return std::make_unique<GpuStream>(index_, timeout_, false);
+    return std::make_unique<GpuStream>(index_, options_, false);
   }
-  std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, timeout_, true); }
+  std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, options_, true); }
 
  protected:
   void* allocate_bytes(std::size_t bytes) override {
@@ -133,7 +139,7 @@ class GpuDevice final : public Device {
 
  private:
   int index_;
-  std::chrono::milliseconds timeout_;
+  GpuOptions options_;
   std::string name_;
 };
 
@@ -176,6 +182,12 @@ gpuStream_t native_stream(Stream& stream) {
   return gpu->native();
 }
 
+GpuStreamTraits gpu_stream_traits(Stream& stream) {
+  auto* gpu = dynamic_cast<GpuStream*>(&stream);
+  BALEEN_CHECK(gpu != nullptr, "not a GPU stream");
+  return gpu->traits();
+}
+
 GpuList list_gpus() {
   GpuList list;
   int count = 0;
@@ -202,7 +214,11 @@ bool gpu_available() {
   return !list_gpus().names.empty();
 }
 
-std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds timeout) {
+bool is_gpu_memory(const void* pointer) {
+  return pointer != nullptr && gpuIsDevicePointer(pointer);
+}
+
+std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::bad_config, "GPU " + std::to_string(index) + " cannot be used: " + why, "training.device",
                 "`baleen doctor` lists the GPUs; device = \"cpu\" needs none");
@@ -216,7 +232,7 @@ std::unique_ptr<Device> create_gpu_device(int index, std::chrono::milliseconds t
   gpuDeviceProp properties{};
   gpu_check(gpuGetDeviceProperties(&properties, index), "asking for a GPU's properties");
   if (!has_kernels(properties)) refuse("this build has no kernels for compute capability " + capability(properties));
-  return std::make_unique<GpuDevice>(index, timeout, properties.name);
+  return std::make_unique<GpuDevice>(index, options, properties.name);
 }
 
 std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {

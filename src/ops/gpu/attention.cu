@@ -1,4 +1,5 @@
 // The forward pass: the tiles of keys that a tile of queries sees pass by once, with a running maximum and sum for each query.
+#include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_tiles.cuh"
 
 namespace baleen::ops::gpu {
@@ -97,8 +98,15 @@ AttentionShape checked(AttentionShape shape, const Tensor& document_begin) {
   return shape;
 }
 
+std::size_t attention_forward_workspace(Stream& stream, const AttentionShape& shape, DType dtype, bool documents) {
+  return attention_library_workspace(stream, shape, dtype, documents, AttentionPass::forward).value_or(0);
+}
+
 void attention_forward(Stream& stream, const AttentionShape& given, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
-                       const Tensor& v, const Tensor& document_begin) {
+                       const Tensor& v, const Tensor& document_begin, void* workspace) {
+  if (attention_library_workspace(stream, given, q.dtype(), document_begin.defined(), AttentionPass::forward) &&
+      attention_library_run(stream, given, AttentionPass::forward, {out, lse, q, k, v, {}, {}, {}, {}}, workspace))
+    return;
   const AttentionShape shape = checked(given, document_begin);
   const std::int64_t blocks = (shape.query_length + tile - 1) / tile * shape.batch * shape.heads;
   if (blocks == 0) return;

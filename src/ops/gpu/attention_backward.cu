@@ -2,7 +2,10 @@
 //   ∂v = Pᵀ ∂out;  ∂P = ∂out vᵀ;  ∂s = P ∘ (∂P - Σ ∂out ∘ out);  ∂q = scale · ∂s k;  ∂k = scale · ∂sᵀ q.
 // One kernel has a block a tile of keys and sums over queries, another a block a tile of queries and sums over keys: each sum has one owner
 // and one order, at the price of forming the scores twice.
+#include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_tiles.cuh"
+
+#include <algorithm>
 
 namespace baleen::ops::gpu {
 namespace {
@@ -167,13 +170,17 @@ void launch(gpuStream_t stream, const AttentionShape& shape, const Inputs<T>& in
 
 }  // namespace
 
-std::size_t attention_backward_workspace(const AttentionShape& shape) {
-  return static_cast<std::size_t>(shape.batch * shape.heads * shape.query_length) * sizeof(float);
+std::size_t attention_backward_workspace(Stream& stream, const AttentionShape& shape, DType dtype, bool documents) {
+  const std::size_t row_sums = static_cast<std::size_t>(shape.batch * shape.heads * shape.query_length) * sizeof(float);
+  return std::max(row_sums, attention_library_workspace(stream, shape, dtype, documents, AttentionPass::backward).value_or(0));
 }
 
 void attention_backward(Stream& stream, const AttentionShape& given, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v,
                         const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                         const Tensor& document_begin, void* workspace) {
+  if (attention_library_workspace(stream, given, q.dtype(), document_begin.defined(), AttentionPass::backward) &&
+      attention_library_run(stream, given, AttentionPass::backward, {out, lse, q, k, v, d_out, d_q, d_k, d_v}, workspace))
+    return;
   const AttentionShape shape = checked(given, document_begin);
   auto* delta = static_cast<float*>(workspace);
   const gpuStream_t native = native_stream(stream);

@@ -1,15 +1,71 @@
 #include "ops/cross_entropy.h"
 
+#include <algorithm>
+
 #include "ops/gpu/kernel.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
 
-constexpr int threads = 512;
+constexpr float log2_e = 1.4426950408889634f;
 
-// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there.
+// 2ˣ for what is at most 0. bf16 logits have no more than 8 bits: the instruction's own accuracy is enough for them.
+template <class T>
+__device__ float power_of_two(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return exp2f(x);
+  else
+    return gpu_fast_exp2(x);
+}
+
+// The greatest logit seen, times log2(e), and Σ exp(logit - greatest), which one pass over a row keeps together.
+struct SoftmaxSum {
+  float greatest = -INFINITY, sum = 0;
+};
+template <class T>
+__device__ SoftmaxSum combined(SoftmaxSum a, SoftmaxSum b) {
+  const float greatest = fmaxf(a.greatest, b.greatest);
+  if (greatest == -INFINITY) return {greatest, a.sum + b.sum};
+  return {greatest, a.sum * power_of_two<T>(a.greatest - greatest) + b.sum * power_of_two<T>(b.greatest - greatest)};
+}
+
 template <class T, int W>
-__global__ void softmax_row(std::int64_t columns, float* losses, T* logits, const std::int32_t* targets, const float* gradient_scale) {
+__device__ void add_pack(SoftmaxSum& seen, const Pack<T, W>& values) {
+  float greatest = as_float(values.at[0]);
+  for (int j = 1; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
+  greatest *= log2_e;
+  if (greatest > seen.greatest) {
+    seen.sum *= power_of_two<T>(seen.greatest - greatest);
+    seen.greatest = greatest;
+  }
+  const float reference = seen.greatest == -INFINITY ? 0.0f : seen.greatest;
+  for (int j = 0; j < W; ++j) seen.sum += power_of_two<T>(as_float(values.at[j]) * log2_e - reference);
+}
+
+// Over the block, in every thread.
+template <class T, int Threads>
+__device__ SoftmaxSum block_sum(SoftmaxSum seen) {
+  __shared__ SoftmaxSum partial[Threads / warp_size];
+  const auto across_warp = [&] {
+    for (int distance = warp_size / 2; distance > 0; distance /= 2)
+      seen = combined<T>(seen, {__shfl_xor_sync(full_warp, seen.greatest, distance), __shfl_xor_sync(full_warp, seen.sum, distance)});
+  };
+  across_warp();
+  if (threadIdx.x % warp_size == 0) partial[threadIdx.x / warp_size] = seen;
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  seen = lane < Threads / warp_size ? partial[lane] : SoftmaxSum{};
+  across_warp();
+  return seen;
+}
+
+// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there. The first `kept` elements of the row stay
+// in shared memory between the passes; the rest is read again, most of it from the GPU's cache.
+template <class T, int W, int Threads>
+__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t kept, float* losses, T* logits,
+                                                       const std::int32_t* targets, const float* gradient_scale) {
+  extern __shared__ uint4 shared[];
+  T* const copy = reinterpret_cast<T*>(shared);
   T* const row = logits + blockIdx.x * columns;
   const std::int32_t target = targets[blockIdx.x];
   if (target == ignore_index) {
@@ -17,43 +73,48 @@ __global__ void softmax_row(std::int64_t columns, float* losses, T* logits, cons
     if (gradient_scale == nullptr) return;
     Pack<T, W> zeros;
     for (int j = 0; j < W; ++j) zeros.at[j] = rounded<T>(0.0f);
-    for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) store(row + i, zeros);
+    for (std::int64_t i = threadIdx.x * W; i < columns; i += Threads * W) store(row + i, zeros);
     return;
   }
-  float greatest = -INFINITY;
-  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
+  SoftmaxSum seen;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x * W; i < kept; i += Threads * W) {
     const Pack<T, W> values = load<T, W>(row + i);
-    for (int j = 0; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
+    store(copy + i, values);
+    add_pack(seen, values);
   }
-  greatest = block_reduce<Greatest, threads>(greatest, -INFINITY);
-  float sum = 0;
-  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
-    for (int j = 0; j < W; ++j) sum += expf(as_float(values.at[j]) - greatest);
-  }
-  sum = block_reduce<Sum, threads>(sum, 0.0f);
+#pragma unroll 4
+  for (std::int64_t i = kept + threadIdx.x * W; i < columns; i += Threads * W) add_pack(seen, load<T, W>(row + i));
+  const auto [greatest, sum] = block_sum<T, Threads>(seen);
   const bool known = target >= 0 && target < columns;
   if (threadIdx.x == 0)
-    losses[blockIdx.x] = known ? static_cast<float>(log(static_cast<double>(sum)) + (static_cast<double>(greatest) - as_float(row[target])))
-                               : not_a_number();
+    losses[blockIdx.x] =
+        known ? static_cast<float>(log(static_cast<double>(sum)) + (static_cast<double>(greatest) / static_cast<double>(log2_e) -
+                                                                    static_cast<double>(as_float(row[target]))))
+              : not_a_number();
   if (gradient_scale == nullptr) return;
+  const float scale = known ? *gradient_scale : not_a_number(), share = scale / sum, target_logit = known ? as_float(row[target]) : 0.0f;
   __syncthreads();  // the target's logit has been read
-  const float scale = known ? *gradient_scale : not_a_number(), share = scale / sum;
-  for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    Pack<T, W> values = load<T, W>(row + i);
-    for (int j = 0; j < W; ++j) {
-      float gradient = share * expf(as_float(values.at[j]) - greatest);
-      if (i + j == target) gradient -= scale;
-      values.at[j] = rounded<T>(gradient);
+  const auto pass = [&](const T* from, std::int64_t begin, std::int64_t end) {
+#pragma unroll 4
+    for (std::int64_t i = begin + threadIdx.x * W; i < end; i += Threads * W) {
+      Pack<T, W> values = load<T, W>(from + i);
+      for (int j = 0; j < W; ++j) values.at[j] = rounded<T>(share * power_of_two<T>(as_float(values.at[j]) * log2_e - greatest));
+      store(row + i, values);
     }
-    store(row + i, values);
-  }
+  };
+  pass(copy, 0, kept);
+  pass(row, kept, columns);
+  __syncthreads();
+  if (known && threadIdx.x == 0) row[target] = rounded<T>(share * power_of_two<T>(target_logit * log2_e - greatest) - scale);
 }
+
+constexpr int loss_threads = 512;
 
 __global__ void add_losses(std::int64_t rows, double* loss_sum, const float* losses) {
   double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < rows; i += threads) sum += losses[i];
-  sum = block_reduce<Sum, threads>(sum, 0.0);
+  for (std::int64_t i = threadIdx.x; i < rows; i += loss_threads) sum += losses[i];
+  sum = block_reduce<Sum, loss_threads>(sum, 0.0);
   if (threadIdx.x == 0) *loss_sum += sum;
 }
 
@@ -68,12 +129,25 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
   for_element_type(logits.dtype(), "cross-entropy", [&](auto zero) {
     using T = decltype(zero);
     for_width<T>(columns, {logits.data()}, [&](auto width) {
-      softmax_row<T, decltype(width)::value>
-          <<<blocks_for(rows, 1), threads, 0, native>>>(columns, losses, logits.as<T>(), targets.as<std::int32_t>(), gradient_scale);
+      constexpr int W = decltype(width)::value;
+      // Two blocks share a multiprocessor where both rows fit beside each other.
+      constexpr std::int64_t one = 224 * 1024 / sizeof(T), two = 110 * 1024 / sizeof(T);
+      const auto launch = [&](auto threads, std::int64_t room) {
+        constexpr auto kernel = &softmax_row<T, W, decltype(threads)::value>;
+        const std::int64_t kept = std::min(columns, room);
+        const auto bytes = static_cast<std::size_t>((kept * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16);
+        gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "cross-entropy's shared memory");
+        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(columns, kept, losses, logits.as<T>(),
+                                                                                 targets.as<std::int32_t>(), gradient_scale);
+      };
+      if (columns <= two)
+        launch(std::integral_constant<int, 512>{}, two);
+      else
+        launch(std::integral_constant<int, 1024>{}, one);
     });
   });
   check_launch("cross-entropy");
-  add_losses<<<1, threads, 0, native>>>(rows, loss_sum.as<double>(), losses);
+  add_losses<<<1, loss_threads, 0, native>>>(rows, loss_sum.as<double>(), losses);
   check_launch("cross-entropy");
 }
 

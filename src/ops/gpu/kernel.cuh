@@ -21,13 +21,40 @@ struct alignas(sizeof(T) * W) Pack {
   T at[W];
 };
 
+// The machine's own types of those sizes: the compiler splits a structure's copy where it likes.
+template <int Bytes>
+struct WordOf;
+template <>
+struct WordOf<2> {
+  using Type = std::uint16_t;
+};
+template <>
+struct WordOf<4> {
+  using Type = std::uint32_t;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+
 template <class T, int W>
 __device__ Pack<T, W> load(const T* from) {
-  return *reinterpret_cast<const Pack<T, W>*>(from);
+  using Word = typename WordOf<sizeof(Pack<T, W>)>::Type;
+  const Word word = *reinterpret_cast<const Word*>(from);
+  Pack<T, W> values;
+  memcpy(&values, &word, sizeof word);
+  return values;
 }
 template <class T, int W>
 __device__ void store(T* to, const Pack<T, W>& values) {
-  *reinterpret_cast<Pack<T, W>*>(to) = values;
+  using Word = typename WordOf<sizeof(Pack<T, W>)>::Type;
+  Word word;
+  memcpy(&word, &values, sizeof word);
+  *reinterpret_cast<Word*>(to) = word;
 }
 
 __host__ __device__ inline float as_float(float value) {
@@ -41,7 +68,7 @@ __device__ T rounded(float value) {
   if constexpr (std::is_same_v<T, float>)
     return value;
   else
-    return to_bfloat16(value);
+    return {gpu_bfloat16_bits(value)};
 }
 
 // NaN as a value that was never computed.
@@ -80,10 +107,24 @@ __device__ V block_reduce(V value, V identity) {
   return warp_reduce<Op>(lane < Threads / warp_size ? partial[lane] : identity);
 }
 
-// Calls body(T{}) for the element type that `dtype` names. fp32 so far.
+// The same for a block of any whole number of warps.
+template <class Op>
+__device__ float row_reduce(float value, float identity) {
+  __shared__ float partial[warp_size];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size, warps = static_cast<int>(blockDim.x) / warp_size;
+  value = warp_reduce<Op>(value);
+  if (warps == 1) return value;
+  __syncthreads();  // the array may still be read by an earlier reduction
+  if (lane == 0) partial[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  return warp_reduce<Op>(lane < warps ? partial[lane] : identity);
+}
+
+// Calls body(T{}) for the element type that `dtype` names.
 template <class Body>
 void for_element_type(DType dtype, const char* operation, Body&& body) {
   if (dtype == DType::f32) return body(float{});
+  if (dtype == DType::bf16) return body(BFloat16{});
   refuse_dtype(operation, dtype);
 }
 

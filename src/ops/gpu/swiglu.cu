@@ -12,10 +12,11 @@ __device__ float sigmoid(float x) {
 
 // A thread has W elements of one row: out [rows, F], gate_up [rows, 2F].
 template <class T, int W>
-__global__ void forward_elements(std::int64_t count, std::int64_t columns, T* out, const T* gate_up) {
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * W;
-  if (i >= count) return;
-  const std::int64_t row = i / columns, at = row * columns + i;  // 2F · row + column
+__global__ void forward_elements(unsigned packs, unsigned packs_of_row, T* out, const T* gate_up) {
+  const unsigned pack = blockIdx.x * threads + threadIdx.x;
+  if (pack >= packs) return;
+  const std::int64_t columns = static_cast<std::int64_t>(packs_of_row) * W, i = static_cast<std::int64_t>(pack) * W;
+  const std::int64_t at = pack / packs_of_row * columns + i;  // 2F · row + column
   const Pack<T, W> gates = load<T, W>(gate_up + at), ups = load<T, W>(gate_up + at + columns);
   Pack<T, W> result;
   for (int j = 0; j < W; ++j) {
@@ -27,10 +28,11 @@ __global__ void forward_elements(std::int64_t count, std::int64_t columns, T* ou
 
 // With σ = sigmoid(gate): d_up = d_out · gate · σ;  d_gate = d_out · up · σ · (1 + gate · (1 - σ)).
 template <class T, int W>
-__global__ void backward_elements(std::int64_t count, std::int64_t columns, T* d_gate_up, const T* d_out, const T* gate_up) {
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * W;
-  if (i >= count) return;
-  const std::int64_t row = i / columns, at = row * columns + i;
+__global__ void backward_elements(unsigned packs, unsigned packs_of_row, T* d_gate_up, const T* d_out, const T* gate_up) {
+  const unsigned pack = blockIdx.x * threads + threadIdx.x;
+  if (pack >= packs) return;
+  const std::int64_t columns = static_cast<std::int64_t>(packs_of_row) * W, i = static_cast<std::int64_t>(pack) * W;
+  const std::int64_t at = pack / packs_of_row * columns + i;
   const Pack<T, W> gates = load<T, W>(gate_up + at), ups = load<T, W>(gate_up + at + columns), ds = load<T, W>(d_out + i);
   Pack<T, W> d_gates, d_ups;
   for (int j = 0; j < W; ++j) {
@@ -52,8 +54,9 @@ void swiglu_forward(Stream& stream, const Tensor& out, const Tensor& gate_up) {
     using T = decltype(zero);
     for_width<T>(columns, {out.data(), gate_up.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      forward_elements<T, W>
-          <<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, columns, out.as<T>(), gate_up.as<T>());
+      BALEEN_CHECK(count / W < 0xffffffff, count);
+      forward_elements<T, W><<<blocks_for(count / W, threads), threads, 0, native_stream(stream)>>>(
+          static_cast<unsigned>(count / W), static_cast<unsigned>(columns / W), out.as<T>(), gate_up.as<T>());
     });
   });
   check_launch("SwiGLU");
@@ -68,8 +71,9 @@ void swiglu_backward(Stream& stream, const Tensor& d_gate_up, const Tensor& d_ou
     using T = decltype(zero);
     for_width<T>(columns, {d_gate_up.data(), d_out.data(), gate_up.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      backward_elements<T, W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, columns, d_gate_up.as<T>(),
-                                                                                                     d_out.as<T>(), gate_up.as<T>());
+      BALEEN_CHECK(count / W < 0xffffffff, count);
+      backward_elements<T, W><<<blocks_for(count / W, threads), threads, 0, native_stream(stream)>>>(
+          static_cast<unsigned>(count / W), static_cast<unsigned>(columns / W), d_gate_up.as<T>(), d_out.as<T>(), gate_up.as<T>());
     });
   });
   check_launch("SwiGLU backward");

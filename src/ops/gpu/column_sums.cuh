@@ -1,0 +1,91 @@
+// Sums over the rows of a matrix for each column: gradients of norm weights and of biases. Rows are cut into chunks, a function of their
+// number alone, whose sums a second kernel adds in order: no atomics, the same bits twice.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "ops/gpu/kernel.cuh"
+
+namespace baleen::ops::gpu {
+
+inline constexpr int column_threads = 256;
+
+inline std::int64_t column_chunks(std::int64_t rows) {
+  return std::clamp<std::int64_t>(rows / 64, 1, 256);
+}
+
+// Bytes of workspace for `sums` sums of each column.
+inline std::size_t column_sums_workspace(std::int64_t rows, std::int64_t columns, int sums) {
+  return static_cast<std::size_t>(column_chunks(rows) * columns * sums) * sizeof(float);
+}
+
+// `terms(row, column, add)` calls add(k, j, value) for sum k of column `column` + j, j < W. A block has blockDim.x packs of W columns, each
+// summed by blockDim.y threads over the rows of one chunk. partial [K, chunks, columns].
+template <int W, int K, class Terms>
+__global__ void __launch_bounds__(column_threads) sum_chunks(std::int64_t rows, std::int64_t columns, float* partial, Terms terms) {
+  __shared__ float shared[K * W * column_threads];
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * W, chunk = blockIdx.y;
+  const std::int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;
+  float sums[K][W] = {};
+  if (column < columns)
+    for (std::int64_t row = begin + threadIdx.y; row < end; row += blockDim.y)
+      terms(row, column, [&](int k, int j, float value) { sums[k][j] += value; });
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), width = static_cast<int>(blockDim.x);
+  for (int k = 0; k < K; ++k)
+    for (int j = 0; j < W; ++j) shared[(k * W + j) * column_threads + thread] = sums[k][j];
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= columns) return;
+  for (int k = 0; k < K; ++k)
+    for (int j = 0; j < W; ++j) {
+      float sum = 0;
+      for (int lane = 0; lane < static_cast<int>(blockDim.y); ++lane) sum += shared[(k * W + j) * column_threads + lane * width + thread];
+      partial[(k * gridDim.y + chunk) * columns + column + j] = sum;
+    }
+}
+
+template <int K>
+struct ColumnTargets {
+  float* at[K];
+};
+
+// A block adds the chunks of 32 columns of one sum, with 32 threads a column.
+template <int K>
+__global__ void __launch_bounds__(warp_size* warp_size)
+    add_chunks(std::int64_t chunks, std::int64_t columns, ColumnTargets<K> targets, const float* partial) {
+  __shared__ float shared[warp_size][warp_size + 1];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.x, k = blockIdx.y;
+  float sum = 0;
+  if (column < columns)
+    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += warp_size) sum += partial[(k * chunks + chunk) * columns + column];
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  sum = warp_reduce<Sum>(shared[threadIdx.x][threadIdx.y]);  // a warp a column
+  const std::int64_t own = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.y;
+  if (threadIdx.x == 0 && own < columns) targets.at[k][own] += sum;
+}
+
+// targets [K] of [columns] fp32 += the sums of partial [K, chunks, columns] over the chunks.
+template <int K>
+void add_partial_sums(gpuStream_t stream, std::int64_t chunks, std::int64_t columns, const ColumnTargets<K>& targets,
+                      const float* partial) {
+  add_chunks<K><<<dim3(blocks_for(columns, warp_size), K), dim3(warp_size, warp_size), 0, stream>>>(chunks, columns, targets, partial);
+  check_launch("sums of columns");
+}
+
+// targets [K] of [columns] fp32 += the sums. W divides columns.
+template <int W, int K, class Terms>
+void add_column_sums(gpuStream_t stream, std::int64_t rows, std::int64_t columns, const ColumnTargets<K>& targets, void* workspace,
+                     const Terms& terms) {
+  const std::int64_t chunks = column_chunks(rows), packs = columns / W;
+  int width = 1;  // packs of columns a block has
+  while (width < warp_size && width < packs) width *= 2;
+  auto* partial = static_cast<float*>(workspace);
+  sum_chunks<W, K>
+      <<<dim3(blocks_for(packs, width), static_cast<unsigned>(chunks)),
+         dim3(static_cast<unsigned>(width), static_cast<unsigned>(column_threads / width)), 0, stream>>>(rows, columns, partial, terms);
+  check_launch("sums of columns");
+  add_partial_sums(stream, chunks, columns, targets, partial);
+}
+
+}  // namespace baleen::ops::gpu
