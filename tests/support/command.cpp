@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ Command::Command(const std::vector<std::string>& arguments, const std::map<std::
   pid_ = fork();
   if (pid_ != 0) return;
   setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves no program behind
   const auto redirect = [](const char* path, int to, int flags) {
     const int file = open(path, flags, 0600);
     if (file < 0 || dup2(file, to) < 0) _exit(126);
