@@ -47,9 +47,11 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (options.kind != StorageKind::training) return;
   gradients_ = device.allocate("gradients", gradients * sizeof(float));
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
-  if (has_separate_master()) master_ = device.allocate("master weights", updated_elements * state_bytes);
-  exp_avg_ = device.allocate("optimizer exp_avg", updated_elements * state_bytes);
-  exp_avg_sq_ = device.allocate("optimizer exp_avg_sq", updated_elements * state_bytes);
+  if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_cpu_device();
+  Device& states = host_ != nullptr ? *host_ : device;
+  if (has_separate_master()) master_ = states.allocate("master weights", updated_elements * state_bytes);
+  exp_avg_ = states.allocate("optimizer exp_avg", updated_elements * state_bytes);
+  exp_avg_sq_ = states.allocate("optimizer exp_avg_sq", updated_elements * state_bytes);
 }
 
 std::vector<ParameterId> UnitStorage::parameters() const {
@@ -191,15 +193,24 @@ void UnitStorage::store(ParameterId id, SliceRange range, const float* values) {
 }
 
 void UnitStorage::write(const Tensor& to, const float* values) {
-  if (copies_ == nullptr) return store_floats(to, values);
+  if (host_can_read(to)) return store_floats(to, values);
   staging_.resize(to.bytes());
   store_floats(Tensor(staging_.data(), to.dtype(), {to.elements()}), values);
   copies_->copy(to.data(), staging_.data(), to.bytes());
   copies_->synchronize();
 }
 
+bool UnitStorage::host_can_read(const Tensor& tensor) const {
+  if (copies_ == nullptr) return true;
+  const auto inside = [&](const Buffer& buffer) {
+    const auto* const begin = buffer.as<std::byte>();
+    return tensor.data() >= begin && tensor.data() < begin + buffer.bytes();
+  };
+  return host_ != nullptr && (inside(master_) || inside(exp_avg_) || inside(exp_avg_sq_));
+}
+
 Tensor UnitStorage::on_host(const Tensor& tensor, std::vector<std::byte>& memory) const {
-  if (copies_ == nullptr) return tensor;
+  if (host_can_read(tensor)) return tensor;
   memory.resize(tensor.bytes());
   copies_->copy(memory.data(), tensor.data(), tensor.bytes());
   copies_->synchronize();

@@ -36,6 +36,7 @@ struct StorageOptions {
   DType state = DType::f32;    // of master weights and moments
   int stage = 0;               // of ZeRO
   int shards = 1, shard = 0;
+  bool offload = false;     // master weights and moments in host memory; the optimizer brings them over unit by unit
   bool ends_share = false;  // the first and the last unit are never in use together (an untied head)
 };
 
@@ -113,7 +114,9 @@ class UnitStorage {
  private:
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
   Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
+  bool host_can_read(const Tensor& tensor) const;
 
+  std::unique_ptr<Device> host_;  // of offloaded states, where the device is not the processor itself; outlives the buffers
   StorageOptions options_;
   std::vector<UnitDescription> descriptions_;
   std::vector<UnitLayout> layouts_;

@@ -19,7 +19,6 @@ void refuse_missing_features(const Config& config) {
   const auto refuse = [&](bool asked, const char* key, const char* instead) {
     if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
   };
-  refuse(config.training.offload != "none", "training.offload", "set training.offload = \"none\"");
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");

@@ -51,7 +51,8 @@ EngineOptions training_engine_options(const Config& config, std::shared_ptr<Devi
           config.training.recompute == "full"        ? Recompute::full
           : config.training.recompute == "selective" ? Recompute::selective
                                                      : Recompute::none,
-          std::move(device)};
+          std::move(device),
+          config.training.offload == "optimizer"};
 }
 
 }  // namespace baleen

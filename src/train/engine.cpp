@@ -17,6 +17,7 @@ StorageOptions storage_options(const EngineOptions& options, const DataGroup& gr
           .stage = options.zero,
           .shards = group.reduce.size(),
           .shard = group.reduce.rank(),
+          .offload = options.offload,
           .ends_share = !options.model.tie_word_embeddings};
 }
 

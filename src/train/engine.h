@@ -24,6 +24,7 @@ struct EngineOptions {
   DType compute = DType::f32, state = DType::f32;        // of weights and activations; of master weights and moments
   Recompute recompute = Recompute::none;
   std::shared_ptr<Device> device = nullptr;              // none: the processor
+  bool offload = false;                                  // states in host memory
 };
 
 // Sequences in host memory, [sequences, T] each; targets may be ops::ignore_index.

@@ -49,6 +49,21 @@ TEST_P(Stages, HaveTheSameBitsInPairsWithAccumulation) {
   expect_equivalent(stages[0], train_with({}, 1));
 }
 
+TEST(Offload, AndRecomputeChangeNoBit) {
+  for (const int zero : {0, 1, 2, 3})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE("stage " + std::to_string(zero) + ", " + std::string(dtype_name(compute)));
+      Training training{.model = untied_llama(), .layout = {2, zero}, .micro_batch = 2, .steps = 8, .compute = compute};
+      const Record usual = train(training);
+      training.offload = true;
+      expect_same_bits(train(training), usual);
+      training.recompute = Recompute::full;
+      expect_same_bits(train(training), usual);
+      training.recompute = Recompute::selective;
+      expect_same_bits(train(training), usual);
+    }
+}
+
 TEST(HybridSharding, EqualsOneRankInEveryStage) {
   const Record one = train({.micro_batch = 1});
   for (const int zero : {0, 1, 2, 3})

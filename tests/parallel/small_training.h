@@ -98,9 +98,12 @@ struct Training {
   std::int64_t steps = 50;
   ReduceOp op = ReduceOp::sum;
   DType compute = DType::f32, state = DType::f32;
+  bool offload = false;
+  Recompute recompute = Recompute::none;
 
   EngineOptions engine_options() const {
-    return {model, micro_batch > 0 ? micro_batch : global_batch / layout.ranks(), length, 1, StorageKind::training, op, layout.zero, compute, state};
+    return {model,       micro_batch > 0 ? micro_batch : global_batch / layout.ranks(), length, 1, StorageKind::training, op, layout.zero, compute, state, recompute,
+            /*device=*/nullptr, offload};
   }
 };
 

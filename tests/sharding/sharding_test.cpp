@@ -1,0 +1,134 @@
+// The stages over units as a model never has them: frozen parameters between trainable ones, units smaller than the number of shards.
+#include "sharding/sharding.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "base/rng.h"
+#include "comm/thread_ranks.h"
+
+namespace baleen {
+namespace {
+
+std::vector<UnitDescription> units() {
+  return {{"embedding", {{"table", {60, 9}}}},
+          {"block 0", {{"a", {30, 11}}, {"frozen a", {17, 23}, Initializer::normal, 0.5f, false}, {"b", {129}}}},
+          {"block 1", {{"frozen b", {700}, Initializer::ones, 0, false}}},
+          {"block 2", {{"c", {40, 40}}, {"frozen c", {3}, Initializer::normal, 1.0f, false}}},
+          {"head", {{"norm", {5}, Initializer::ones}}}};
+}
+
+float gradient_of(ParameterId id, std::int64_t element, int rank, int micro_step) {
+  return static_cast<float>((id.unit + 1) * (id.index + 2) + element % 13 + 3 * rank + micro_step);
+}
+
+std::vector<float> values_of(const Tensor& tensor) { return {tensor.as<float>(), tensor.as<float>() + tensor.elements()}; }
+
+// One training step of two micro-steps whose gradients are given; what the weights were in the pass before and in the pass after.
+struct Seen {
+  std::vector<std::vector<float>> before, after;
+};
+
+class Step {
+ public:
+  Step(Communicator& axis, int stage) : axis_(axis), device_(create_cpu_device()), stream_(device_->create_stream()), context_{*stream_, scratch_},
+        storage_(*device_, units(), StorageOptions{.stage = stage, .shards = axis.size(), .shard = axis.rank(), .ends_share = true}),
+        sharding_(axis, storage_, ReduceOp::sum) {
+    storage_.initialize_weights(4);
+  }
+
+  Seen run() {
+    Seen seen;
+    sharding_.gradients().begin_step(*stream_);
+    for (int micro_step = 0; micro_step < 2; ++micro_step) {
+      sharding_.gradients().begin_micro_step(micro_step == 1);
+      seen.before = forward();
+      backward(micro_step);
+    }
+    sharding_.gradients().wait(context_);
+    for (int unit = 0; unit < storage_.units(); ++unit) descend(unit);
+    sharding_.weights().publish(*stream_);
+    seen.after = forward();
+    return seen;
+  }
+
+ private:
+  std::vector<std::vector<float>> forward() {
+    Sharding::Pass pass(sharding_, context_);
+    std::vector<std::vector<float>> weights;
+    for (int unit = 0; unit < storage_.units(); ++unit) {
+      pass.weights_needed(unit, unit + 1 < storage_.units() ? unit + 1 : -1);
+      for (int index = 0; index < static_cast<int>(storage_.unit(unit).parameters.size()); ++index) weights.push_back(values_of(storage_.weight({unit, index})));
+      pass.weights_done(unit);
+    }
+    return weights;
+  }
+
+  void backward(int micro_step) {
+    Sharding::Pass pass(sharding_, context_);
+    for (int unit = storage_.units() - 1; unit >= 0; --unit) {
+      pass.weights_needed(unit, unit - 1);
+      pass.gradients_needed(unit);
+      for (int index = 0; index < static_cast<int>(storage_.unit(unit).parameters.size()); ++index) {
+        const ParameterId id{unit, index};
+        if (!storage_.parameter(id).trainable) continue;
+        const Tensor gradient = storage_.gradient(id);
+        for (std::int64_t i = 0; i < gradient.elements(); ++i) gradient.as<float>()[i] += gradient_of(id, i, axis_.rank(), micro_step);
+      }
+      pass.weights_done(unit);
+      pass.gradients_done(unit);
+    }
+  }
+
+  // weight -= gradient / 64, on what this rank updates: exact in fp32 for these gradients up to the weight's own rounding.
+  void descend(int unit) {
+    const Tensor weights = storage_.updated_weights(unit), gradients = storage_.updated_gradients(unit);
+    for (std::int64_t i = 0; i < weights.elements(); ++i) weights.as<float>()[i] -= gradients.as<float>()[i] / 64;
+  }
+
+  Communicator& axis_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Arena scratch_;
+  ops::Context context_;
+  UnitStorage storage_;
+  Sharding sharding_;
+};
+
+TEST(Sharding, EveryStageSeesTheSameWeightsAndLeavesFrozenOnesAlone) {
+  const auto device = create_cpu_device();
+  UnitStorage whole(*device, units(), 1, StorageKind::inference);
+  whole.initialize_weights(4);
+  for (const int ranks : {1, 2, 3, 5})
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage));
+      testing::run_members(ranks, [&](Communicator& axis) {
+        const Seen seen = Step(axis, stage).run();
+        std::size_t index = 0;
+        for (const ParameterId id : whole.parameters()) {
+          std::vector<float> expected = values_of(whole.weight(id));
+          EXPECT_EQ(seen.before[index], expected) << whole.parameter(id).name;
+          if (whole.parameter(id).trainable)
+            for (std::size_t i = 0; i < expected.size(); ++i) {
+              float sum = 0;
+              for (int rank = 0; rank < ranks; ++rank)
+                for (const int micro_step : {0, 1}) sum += gradient_of(id, static_cast<std::int64_t>(i), rank, micro_step);
+              expected[i] -= sum / 64;
+            }
+          EXPECT_EQ(seen.after[index], expected) << whole.parameter(id).name;
+          ++index;
+        }
+      });
+    }
+}
+
+TEST(Sharding, AUnitUsedWithoutHavingBeenGatheredIsNoticed) {
+  const auto device = create_cpu_device();
+  UnitStorage storage(*device, units(), StorageOptions{.stage = 3});
+  EXPECT_ANY_THROW(storage.weight(storage.find("table")));
+  EXPECT_ANY_THROW(storage.gradient(storage.find("table")));
+}
+
+}  // namespace
+}  // namespace baleen
