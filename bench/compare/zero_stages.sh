@@ -32,7 +32,7 @@ TOML
 
 for ((round = 0; round < rounds; ++round)); do
   for zero in 0 1 2 3; do
-    build/release/baleen bench train "$folder/model.toml" --ranks "$ranks" --steps 2 --json --set "parallelism.zero=$zero" "${overrides[@]}" \
+    build/release/baleen bench train "$folder/model.toml" --ranks "$ranks" --steps 1 --json --set "parallelism.zero=$zero" "${overrides[@]}" \
       2>/dev/null | sed 's/.*"tokens_per_s":\([0-9.]*\).*/\1/' >>"$folder/$zero"
   done
 done

@@ -1,6 +1,7 @@
 // baleen bench train
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -16,7 +17,7 @@ void print_json(const BenchResult& r) {
   const nlohmann::ordered_json object{{"tokens_per_s", r.tokens_per_s},
                                             {"step_ms", r.step_ms},
                                             {"model_tflops", r.model_tflops},
-                                            {"mfu", nullptr},
+                                            {"mfu", r.mfu},
                                             {"memory_peak_bytes", r.memory_peak_bytes},
                                             {"memory_planned_bytes", r.memory_planned_bytes},
                                             {"allocations", r.allocations},
@@ -28,6 +29,7 @@ void print_json(const BenchResult& r) {
 void print_table(const BenchResult& r) {
   fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s, r.model_tflops,
              r.comm_exposed_ms, r.device);
+  if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);
   for (const auto& [name, bytes] : r.allocations) fmt::print("  {:>14}  {}\n", bytes, name);
 }

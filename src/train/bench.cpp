@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "train/data_parallel.h"
+#include "train/peak.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -61,6 +62,7 @@ BenchResult bench_training(const Config& config, World& world, std::int64_t step
   const double median_s = sorted[sorted.size() / 2] / 1e3;
   result.tokens_per_s = static_cast<double>(config.training.global_batch_size * config.training.sequence_length) / median_s;
   result.model_tflops = result.tokens_per_s * config.model.flops_per_token(config.training.sequence_length) / world.size() / 1e12;
+  result.mfu = model_flops_utilisation(result.model_tflops, engine.device().description(), engine.units().options().compute);
   result.comm_exposed_ms = static_cast<double>(engine.exposed_nanoseconds() - exposed) / 1e6 / static_cast<double>(steps);
   result.memory_peak_bytes = engine.device().peak_bytes();
   result.allocations = engine.named_allocations();

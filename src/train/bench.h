@@ -15,6 +15,7 @@ struct BenchResult {
   double tokens_per_s = 0;      // of all ranks, by the median step
   std::vector<double> step_ms;  // of the timed steps
   double model_tflops = 0;      // of one rank
+  double mfu = 0;               // NaN where the device's peak is not known
   double comm_exposed_ms = 0;   // mean a step
   std::size_t memory_peak_bytes = 0, memory_planned_bytes = 0;
   std::map<std::string, std::size_t> allocations;

@@ -15,6 +15,7 @@
 #include "sharding/replica_check.h"
 #include "train/evaluation.h"
 #include "train/layout.h"
+#include "train/peak.h"
 
 namespace baleen {
 namespace {
@@ -169,6 +170,7 @@ bool Trainer::train_step(std::int64_t step) {
   row.step_ms = 1e3 * seconds;
   row.tokens_per_s = static_cast<double>(step_tokens) / seconds;
   row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
+  row.mfu = model_flops_utilisation(row.model_tflops, engine_.device().description(), engine_.units().options().compute);
   row.memory_peak_bytes = engine_.device().peak_bytes();
   row.comm_bytes = axes_.bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
