@@ -84,6 +84,17 @@ TEST_F(Reshard, FromFourRanksOfStage3ToFewerAndOtherStages) {
   for (std::size_t i = 0; i < further; ++i) EXPECT_NEAR(hybrid.losses[i], whole.losses[i], 1e-5) << "step " << i;
 }
 
+TEST_F(Reshard, IntoAnotherPrecisionOfWeightsAndStates) {
+  const Training written{.layout = {4, 3}};
+  const Record whole = tail(steps(written, 0, saved_at + further));
+  for (const DType state : {DType::f32, DType::bf16})
+    for (const int zero : {0, 2, 3}) {
+      SCOPED_TRACE(std::string(dtype_name(state)) + ", stage " + std::to_string(zero));
+      const Record resumed = steps({.layout = {2, zero}, .compute = DType::bf16, .state = state}, saved_at, saved_at + further);
+      for (std::size_t i = 0; i < further; ++i) EXPECT_NEAR(resumed.losses[i], whole.losses[i], 0.01 * whole.losses[i]) << "step " << i;
+    }
+}
+
 TEST_F(Reshard, HybridLayoutsWriteEachShardOnce) {
   const Training written{.layout = {2, 1, 2}};
   const Record whole = tail(steps(written, 0, saved_at + further));
