@@ -138,7 +138,7 @@ TEST_F(LayerGolden, Block) {
   const TransformerBlock block(Norm(id("input_layernorm"), 1e-5f), make_attention(), Norm(id("post_attention_layernorm"), 1e-5f), make_mlp());
   std::vector<float> attention_delta(x.size()), mlp_delta(x.size()), d_x(x.size());
   ResidualStream residual{view(x), Tensor()};
-  const TransformerBlock::Saved forward = block.forward(layers, sequences, {view(attention_delta), view(mlp_delta)}, residual);
+  const TransformerBlock::Saved forward = block.forward(layers, sequences, {view(attention_delta), view(mlp_delta), Tensor()}, residual);
   for (std::size_t i = 0; i < result.size(); ++i) result[i] = elements(residual.residual)[i] + elements(residual.delta)[i];
   expect_values(view(result), "block.y");
   const auto gradients = block.backward_input(layers, sequences, forward, view(d_x), view(d_out));
