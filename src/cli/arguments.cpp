@@ -80,7 +80,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
 
   GenerateArguments generate;
   CLI::App* generate_app = app.add_subcommand("generate", "Continue a text");
-  generate_app->add_option("DIR", generate.folder, "A run or a checkpoint")->required();
+  generate_app->add_option("DIR", generate.folder, "A run, a checkpoint or a model's folder")->required();
   generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
   generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
   generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
@@ -89,15 +89,24 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   choose(generate_app, chosen, generate);
 
   ImportArguments import_arguments;
-  CLI::App* import_app = app.add_subcommand("import", "Turn a foreign model into a checkpoint of step 0");
-  import_app->add_option("SRC", import_arguments.source, "A model.bin of llama2.c")->required();
-  import_app->add_option("--out", import_arguments.out, "The run directory to make")->required();
-  import_app->add_option("--tokenizer", import_arguments.tokenizer, "The model's tokenizer: a tokenizer.bin of llama2.c, or what `tokenize` takes");
+  CLI::App* import_app = app.add_subcommand("import", "Take a model over: a Hugging Face folder in baleen's form of it, a model of llama2.c as a run at step 0");
+  import_app->add_option("SRC", import_arguments.source, "A Hugging Face folder, or a model.bin of llama2.c")->required();
+  import_app->add_option("--out", import_arguments.out, "The folder to make: the model's, or for llama2.c a run directory")->required();
+  import_app->add_option("--tokenizer", import_arguments.tokenizer, "In place of the folder's own: what `tokenize` takes");
   choose(import_app, chosen, import_arguments);
+
+  ExportArguments export_arguments;
+  CLI::App* export_app = app.add_subcommand("export", "Write a model as a Hugging Face folder, which transformers reads");
+  export_app->add_option("DIR", export_arguments.folder, "A run, a checkpoint or a model's folder")->required();
+  export_app->add_option("--out", export_arguments.out, "The folder to make")->required();
+  export_app->add_option("--dtype", export_arguments.dtype, "Of the weights: auto (as in the model that it began with, otherwise fp32), bf16 or fp32")
+      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+  choose(export_app, chosen, export_arguments);
 
   EvalArguments eval;
   CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on a token file");
-  eval_app->add_option("DIR", eval.folder, "A run or a checkpoint")->required();
+  eval_app->add_option("DIR", eval.folder, "A run, a checkpoint or a model's folder")->required();
   eval_app->add_option("--data", eval.data, "Token file")->required();
   eval_app->add_option("--threads", eval.threads, "0: one a core")->check(CLI::Range(0, 4096));
   eval_app->add_flag("--json", eval.json, "One JSON object on standard output");

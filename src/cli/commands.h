@@ -47,6 +47,9 @@ struct GenerateArguments {
 struct ImportArguments {
   std::string source, tokenizer, out;
 };
+struct ExportArguments {
+  std::string folder, out, dtype = "auto";
+};
 struct EvalArguments {
   std::string folder, data;
   int threads = 0;
@@ -68,7 +71,7 @@ struct DoctorArguments {
 };
 
 using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, BenchCommArguments, TokenizeArguments,
-                               GenerateArguments, ImportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
+                               GenerateArguments, ImportArguments, ExportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
 
 struct ParsedCommandLine {
   Arguments arguments;
@@ -85,6 +88,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
 int run(const TokenizeArguments& arguments);
 int run(const GenerateArguments& arguments);
 int run(const ImportArguments& arguments);
+int run(const ExportArguments& arguments);
 int run(const EvalArguments& arguments);
 int run(const InspectArguments& arguments);
 int run(const CheckpointArguments& arguments);

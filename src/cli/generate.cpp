@@ -13,10 +13,7 @@ namespace baleen::cli {
 
 int run(const GenerateArguments& arguments) {
   ModelFolder folder(arguments.folder);
-  if (folder.tokenizer() == nullptr)
-    throw Error(ExitCode::bad_data, "the model carries no tokenizer", folder.directory().string(),
-                "train on files made by `baleen tokenize`, or set data.tokenizer");
-  const Tokenizer& tokenizer = *folder.tokenizer();
+  const Tokenizer& tokenizer = folder.required_tokenizer();
   std::vector<std::int32_t> prompt;
   // A document begins: its mark, where the model expects one before a text, and always where there is no text.
   if (tokenizer.marks_beginning() || arguments.prompt.empty()) prompt.push_back(tokenizer.end_of_document());

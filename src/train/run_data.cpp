@@ -1,7 +1,9 @@
 #include "train/run_data.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/sidecar.h"
+#include "data/tokenizer/tokenizer_folder.h"
 
 namespace baleen {
 namespace {
@@ -23,6 +25,16 @@ std::vector<std::filesystem::path> find_files(const std::string& pattern, bool n
   }
 }
 
+// Of the folder that the model is from. Data without a sidecar are trained on without it too, when it is of a kind that is not read.
+std::shared_ptr<const Tokenizer> model_tokenizer(const std::filesystem::path& folder) {
+  try {
+    return load_folder_tokenizer(folder);
+  } catch (const Error& error) {
+    log::warning("the run carries no tokenizer: {} ({})", error.what_is_wrong(), error.where());
+    return nullptr;
+  }
+}
+
 std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch, DataOrder order) {
   return std::make_unique<TokenDataset>(
       paths, DatasetOptions{config.training.sequence_length, global_batch, config.model.vocab_size, order, config.data.seed});
@@ -41,6 +53,7 @@ RunData resolve_run(Config& config, int world) {
   if (!config.data.tokenizer.empty()) tokenizer = load_tokenizer(config.data.tokenizer);
   if (tokenizer == nullptr && !train.empty())
     if (const auto description = describe_token_files(open_files(train))) tokenizer = description->tokenizer;
+  if (tokenizer == nullptr && std::filesystem::is_directory(config.model_path)) tokenizer = model_tokenizer(config.model_path);
   if (tokenizer != nullptr) data.tokenizer_json = tokenizer->to_json();
 
   resolve_model(config, tokenizer == nullptr ? 0 : tokenizer->vocabulary_size());

@@ -47,6 +47,8 @@ class Trainer {
   bool train_step(std::int64_t step);
   void validate(std::int64_t step);
   void save(std::int64_t step);
+  // The last checkpoint as a Hugging Face folder, RUN/export.
+  void export_if_wanted();
   // Of the weights that ranks hold in common.
   void check_replicas();
   template <class Row>

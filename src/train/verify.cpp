@@ -9,6 +9,7 @@
 #include "ops/cross_entropy.h"
 #include "optim/global_norm.h"
 #include "train/data_parallel.h"
+#include "train/initial_weights.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -69,7 +70,7 @@ struct Measured {
 
 Measured run_layout(Engine& engine, const Config& config, const Batch& batch) {
   Communicator& axis = engine.axis();
-  engine.units().initialize_weights(config.training.seed);
+  set_initial_weights(config, engine.units());
   const std::int64_t share = batch.sequences / axis.size();
   const auto valid = static_cast<double>(count_valid(batch.targets));
   double loss_sum = engine.gradients(batch.part(axis.rank() * share, share), valid);
