@@ -70,8 +70,8 @@ BytePairEncoder HuggingFaceTokenizer::make_encoder(const TokenizerJson& describe
   return BytePairEncoder(std::move(table), merges, described.ignore_merges);
 }
 
-HuggingFaceTokenizer::HuggingFaceTokenizer(std::map<std::string, std::string> files, const std::string& where)
-    : HuggingFaceTokenizer(parse_tokenizer_json(main_text(files, where), where), std::move(files), where) {}
+HuggingFaceTokenizer::HuggingFaceTokenizer(const std::map<std::string, std::string>& files, const std::string& where)
+    : HuggingFaceTokenizer(parse_tokenizer_json(main_text(files, where), where), files, where) {}
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJson described, std::map<std::string, std::string> files, const std::string& where)
     : files_(std::move(files)),

@@ -21,7 +21,7 @@ class HuggingFaceTokenizer : public Tokenizer {
  public:
   // `files` by name, tokenizer.json among them. A document ends with <|endoftext|>, <|end_of_text|> or </s>, whichever is there, otherwise
   // with tokenizer_config.json's eos_token. Throws Error(bad_data) naming `where`.
-  HuggingFaceTokenizer(std::map<std::string, std::string> files, const std::string& where);
+  HuggingFaceTokenizer(const std::map<std::string, std::string>& files, const std::string& where);
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const override;
   std::int32_t vocabulary_size() const override { return static_cast<std::int32_t>(bytes_.size()); }

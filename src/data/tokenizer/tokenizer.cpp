@@ -36,7 +36,7 @@ std::shared_ptr<const Tokenizer> hugging_face_from_json(const nlohmann::json& js
   std::map<std::string, std::string> files;
   if (json.contains("files") && json["files"].is_object())
     for (const auto& [name, content] : json["files"].items()) files[name] = string_member(json["files"], name.c_str(), where);
-  return std::make_shared<HuggingFaceTokenizer>(std::move(files), where);
+  return std::make_shared<HuggingFaceTokenizer>(files, where);
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   }
   const std::string content = read_file(spec, max_tokenizer_bytes);
   // Beside a tokenizer.json lies what names its special tokens.
-  if (std::filesystem::path(spec).filename() == "tokenizer.json")
+  if (std::filesystem::path(spec).filename() == "tokenizer.json" && content.find("\"added_tokens\"") != std::string::npos)
     if (auto tokenizer = load_folder_tokenizer(std::filesystem::absolute(spec).parent_path())) return tokenizer;
   if (content.starts_with('{')) return tokenizer_from_json(content, spec);
   if (looks_like_llama2c_tokenizer(content)) return std::make_shared<Llama2cTokenizer>(content, spec);
