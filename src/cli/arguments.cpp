@@ -72,7 +72,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   TokenizeArguments tokenize;
   CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text, .jsonl or .gz files into token files");
   tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; .gz of either")->required();
-  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, a file of tiktoken ranks, or a tokenizer.bin of llama2.c")->required();
+  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
   tokenize_app->add_option("--threads", tokenize.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
@@ -84,6 +84,10 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
   generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
   generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  generate_app->add_option("--top-k", generate.top_k, "Draw from this many most likely tokens; 0: all")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
+  generate_app->add_option("--top-p", generate.top_p, "Draw from the fewest most likely tokens that together have this probability")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
   generate_app->add_option("--seed", generate.seed, "Of the sampling")->capture_default_str();
   generate_app->add_option("--threads", generate.threads, "0: one a core")->check(CLI::Range(0, 4096));
   choose(generate_app, chosen, generate);

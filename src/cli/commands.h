@@ -40,7 +40,8 @@ struct TokenizeArguments {
 struct GenerateArguments {
   std::string folder, prompt;
   std::int64_t tokens = 200;
-  double temperature = 1.0;
+  double temperature = 1.0, top_p = 1.0;
+  std::int64_t top_k = 0;
   std::uint64_t seed = 1234;
   int threads = 0;
 };

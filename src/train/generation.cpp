@@ -10,19 +10,6 @@
 
 namespace baleen {
 
-std::int32_t sample_token(std::span<const float> logits, double temperature, double uniform) {
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
-  double total = 0;
-  for (const float logit : logits) total += std::exp((static_cast<double>(logit) - *best) / temperature);
-  double left = uniform * total;
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    left -= std::exp((static_cast<double>(logits[id]) - *best) / temperature);
-    if (left < 0) return static_cast<std::int32_t>(id);
-  }
-  return static_cast<std::int32_t>(best - logits.begin());
-}
-
 Generator::Generator(const ModelConfig& model, std::int64_t capacity, int threads)
     : model_(model),
       capacity_(capacity),
@@ -91,8 +78,9 @@ void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOpt
   std::span<const float> logits = next_logits(prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
-    const std::int32_t id = sample_token(logits, options.temperature, uniform);
-    if (id == options.end_token) return;
+    const std::int32_t id = sample_token(options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits,
+                                         options.sampling, uniform);
+    if (std::find(options.end_tokens.begin(), options.end_tokens.end(), id) != options.end_tokens.end()) return;
     emit(id);
     if (i + 1 == options.tokens) return;
     text.push_back(id);

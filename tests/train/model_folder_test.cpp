@@ -77,7 +77,7 @@ TEST_P(Folders, GreedyTextIsTransformers) {
   Generator generator(folder.config(), static_cast<std::int64_t>(expected.size()), 1);
   folder.load_weights(generator.units());
   std::vector<std::int32_t> text(expected.begin(), expected.begin() + 5);
-  generator.generate(std::vector<std::int32_t>(text), {.tokens = 9, .temperature = 0}, [&](std::int32_t id) { text.push_back(id); });
+  generator.generate(std::vector<std::int32_t>(text), {.tokens = 9, .sampling = {.temperature = 0}}, [&](std::int32_t id) { text.push_back(id); });
   EXPECT_EQ(text, expected);
 }
 
