@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "data/sidecar.h"
 #include "data/tokenizer/tokenizer_folder.h"
+#include "train/initial_weights.h"
 
 namespace baleen {
 namespace {
@@ -58,6 +59,7 @@ RunData resolve_run(Config& config, int world) {
 
   resolve_model(config, tokenizer == nullptr ? 0 : tokenizer->vocabulary_size());
   resolve_layout(config, world);
+  if (begins_with_weights(config)) open_model_weights(config.model_path, config.model);  // what is wrong with them is said once
   if (!train.empty()) data.train = open_dataset(train, config, config.training.global_batch_size, DataOrder::shuffled);
   if (!validation.empty()) {
     data.validation = open_dataset(validation, config, 1, DataOrder::sequential);
