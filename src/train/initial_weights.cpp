@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/family.h"
+#include "train/training_checkpoint.h"
 
 namespace baleen {
 
@@ -38,9 +39,7 @@ void load_model_weights(const checkpoint::ModelWeights& weights, UnitStorage& un
     const SliceRange range = units.kept(id);
     for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
       const SliceRange piece{begin, std::min(begin + chunk, range.end)};
-      weights.read({parameter.name, checkpoint::StateKind::weight, parameter.shape, checkpoint::Box::whole(parameter.shape),
-                    static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.end)},
-                   values.data());
+      weights.read(placement_of(parameter, checkpoint::StateKind::weight, piece), values.data());
       units.store(id, piece, values.data());
     }
   }
