@@ -70,8 +70,8 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   choose(bench_comm_app, chosen, bench_comm);
 
   TokenizeArguments tokenize;
-  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text, .jsonl or .gz files into token files");
-  tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; .gz of either")->required();
+  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text or .jsonl, or either as .gz or .zst, into token files");
+  tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; either as .gz or .zst")->required();
   tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();

@@ -8,7 +8,7 @@
 namespace baleen {
 
 bool holds_json_lines(const std::filesystem::path& path) {
-  const auto plain = path.extension() == ".gz" ? path.stem() : path.filename();
+  const auto plain = path.extension() == ".gz" || path.extension() == ".zst" ? path.stem() : path.filename();
   return plain.extension() == ".jsonl" || plain.extension() == ".ndjson";
 }
 

@@ -24,7 +24,7 @@ struct Chunk {
   std::uint64_t source_bytes = 0;  // bytes of the input file that it took
 };
 
-// What a name says about a file: .jsonl or .ndjson, before an optional .gz, hold JSON lines; everything else is one text.
+// What a name says about a file: .jsonl or .ndjson, before an optional .gz or .zst, hold JSON lines; everything else is one text.
 bool holds_json_lines(const std::filesystem::path& path);
 
 class DocumentSource {

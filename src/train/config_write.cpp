@@ -50,6 +50,20 @@ toml::table model_table(const Config& config) {
   return table;
 }
 
+toml::table data_table(const DataConfig& d) {
+  toml::table table{{"validation", d.validation}, {"tokenizer", d.tokenizer}, {"seed", static_cast<std::int64_t>(d.seed)}};
+  if (d.train.size() <= 1) {
+    table.insert("train", d.train.empty() ? std::string() : d.train.front());
+    return table;
+  }
+  toml::array train, weights;
+  for (const std::string& pattern : d.train) train.push_back(pattern);
+  for (const double weight : d.weights) weights.push_back(weight);
+  table.insert("train", train);
+  table.insert("weights", weights);
+  return table;
+}
+
 toml::table training_table(const TrainingConfig& t) {
   return toml::table{
       {"steps", t.steps},
@@ -76,10 +90,7 @@ std::string config_toml(const Config& c) {
   const toml::table root{
       {"model", model_table(c)},
       {"data",
-       toml::table{{"train", c.data.train},
-                   {"validation", c.data.validation},
-                   {"tokenizer", c.data.tokenizer},
-                   {"seed", static_cast<std::int64_t>(c.data.seed)}}},
+       data_table(c.data)},
       {"training", training_table(c.training)},
       {"optimizer",
        toml::table{{"lr", c.lr},

@@ -91,7 +91,7 @@ TEST_P(HuggingFace, DocumentsBeginAndEnd) {
     const EncodedChunk encoded = encode_chunk(*chunk, *tokenizer, "text");
     ids.insert(ids.end(), encoded.ids.begin(), encoded.ids.end());
   }
-  for (const std::string document : {std::string(500, 'a') + " b" + std::string(500, 'c'), std::string("b")}) {
+  for (const std::string& document : {std::string(500, 'a') + " b" + std::string(500, 'c'), std::string("b")}) {
     const auto beginning = tokenizer->beginning();
     expected.insert(expected.end(), beginning.begin(), beginning.end());
     tokenizer->encode(document, expected);
@@ -105,10 +105,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama3",
 
 TEST(HuggingFaceJson, NamesWhatIsNotSupported) {
   const std::string text = read_file(golden_folder("qwen2/tokenizer.json"));
-  const auto refused = [&](const char* pointer, const nlohmann::json& value, const char* part) {
+  const auto refused = [&](const char* pointer, const nlohmann::json& value, const char* problem) {
     auto changed = parse_json(text, "test");
     changed[nlohmann::json::json_pointer(pointer)] = value;
-    EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json"), ExitCode::bad_data, "t.json", part);
+    EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json"), ExitCode::bad_data, "t.json", problem);
   };
   refused("/normalizer", {{"type", "Lowercase"}}, "Lowercase");
   refused("/pre_tokenizer", {{"type", "Metaspace"}}, "Metaspace");
