@@ -38,7 +38,7 @@ std::vector<std::size_t> cut_into_files(const std::vector<ExportTensor>& tensors
 void write_file(const std::filesystem::path& path, const std::vector<ExportTensor>& tensors, std::size_t begin, std::size_t end, const ExportReader& read) {
   std::vector<SafetensorsWriter::Tensor> described;
   for (std::size_t i = begin; i < end; ++i) described.push_back({tensors[i].name, tensors[i].type, tensors[i].shape});
-  SafetensorsWriter writer(path, std::move(described), {{"format", "pt"}}, SafetensorsWriter::Checksums::none);
+  SafetensorsWriter writer(path, std::move(described), {{"format", "pt"}}, SafetensorsWriter::Care::copy);
   for (std::size_t i = begin; i < end; ++i) {
     const std::int64_t elements = checked_elements(tensors[i].shape).value_or(0);
     const auto step = static_cast<std::int64_t>(chunk_bytes / stored_type_bytes(tensors[i].type));
@@ -69,7 +69,7 @@ void write_model_weights(const std::filesystem::path& folder, const std::vector<
   }
   if (files == 1) return;
   const nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  write_file_atomically(folder / "model.safetensors.index.json", dump_json(index, 2) + "\n");
+  FileWriter(folder / "model.safetensors.index.json").write(dump_json(index, 2) + "\n");
 }
 
 }  // namespace baleen::checkpoint

@@ -45,8 +45,8 @@ std::string header_text(const std::vector<SafetensorsWriter::Tensor>& tensors, c
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors,
-                                     const std::map<std::string, std::string>& metadata, Checksums checksums)
-    : file_(path), checksums_(checksums), tensors_(std::move(tensors)) {
+                                     const std::map<std::string, std::string>& metadata, Care care)
+    : file_(path), care_(care), tensors_(std::move(tensors)) {
   const std::string text = header_text(tensors_, metadata);
   const std::uint64_t length = text.size();
   write(&length, sizeof length);
@@ -81,12 +81,13 @@ void SafetensorsWriter::append_part(const void* data, std::size_t bytes) {
 
 SafetensorsWriter::Result SafetensorsWriter::finish() {
   BALEEN_CHECK(next_ == tensors_.size(), "written", next_, "of", tensors_.size());
+  if (care_ == Care::copy) return {file_.bytes_written(), ""};
   file_.sync_and_close();
-  return {file_.bytes_written(), checksums_ == Checksums::none ? std::string() : hash_.hex()};
+  return {file_.bytes_written(), hash_.hex()};
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
-  if (checksums_ == Checksums::whole_file) hash_.update(data, bytes);
+  if (care_ == Care::checkpoint) hash_.update(data, bytes);
   file_.write(data, bytes);
 }
 

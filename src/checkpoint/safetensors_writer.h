@@ -26,25 +26,26 @@ class SafetensorsWriter {
     std::string checksum;   // XXH3-128 of the whole file, from the bytes in memory: what the disk made of them is another matter
   };
 
-  // Whether finish() tells the file's checksum.
-  enum class Checksums { whole_file, none };
+  // A checkpoint's file has a checksum and is on the disk when finish() returns. A copy of a model has neither: what it was made of is
+  // still there, and it is as safe as what `cp` writes.
+  enum class Care { checkpoint, copy };
 
   // Creates the file and writes its header: the tensors in the order they will come, padded with spaces to 8 bytes.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors, const std::map<std::string, std::string>& metadata,
-                    Checksums checksums = Checksums::whole_file);
+                    Care care = Care::checkpoint);
 
   // The whole data of the next tensor. Returns their XXH3-128. Throws Error(bad_data) naming the file when the disk does not take them.
   std::string append(const void* data, std::size_t bytes);
   // The next bytes of the next tensor; parts must end where tensors end.
   void append_part(const void* data, std::size_t bytes);
-  // After the last tensor: flushes to the disk and closes.
+  // After the last tensor: flushes to the disk and closes, or leaves closing to the destructor.
   Result finish();
 
  private:
   void write(const void* data, std::size_t bytes);
 
   FileWriter file_;
-  Checksums checksums_;
+  Care care_;
   StreamHash hash_;
   std::vector<Tensor> tensors_;
   std::size_t next_ = 0;         // the tensor that is to come, or of which

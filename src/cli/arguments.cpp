@@ -109,9 +109,11 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   choose(export_app, chosen, export_arguments);
 
   EvalArguments eval;
-  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on a token file");
+  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on token files, or accuracy on a multiple-choice file of llm.c");
   eval_app->add_option("DIR", eval.folder, "A run, a checkpoint or a model's folder")->required();
-  eval_app->add_option("--data", eval.data, "Token file")->required();
+  eval_app->add_option("--data", eval.data, "Token file or pattern, or a multiple-choice file such as HellaSwag's")->required();
+  add_ranks(*eval_app, eval.ranks);
+  eval_app->add_option("--layout", eval.layout, "How the ranks divide the model, such as \"tp=2\" or \"dp=2,zero=3\" (default: dp)");
   eval_app->add_option("--threads", eval.threads, "0: one a core")->check(CLI::Range(0, 4096));
   eval_app->add_flag("--json", eval.json, "One JSON object on standard output");
   choose(eval_app, chosen, eval);

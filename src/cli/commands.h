@@ -52,8 +52,8 @@ struct ExportArguments {
   std::string folder, out, dtype = "auto";
 };
 struct EvalArguments {
-  std::string folder, data;
-  int threads = 0;
+  std::string folder, data, layout;
+  int ranks = 0, threads = 0;
   bool json = false;
 };
 struct InspectArguments {
@@ -90,7 +90,7 @@ int run(const TokenizeArguments& arguments);
 int run(const GenerateArguments& arguments);
 int run(const ImportArguments& arguments);
 int run(const ExportArguments& arguments);
-int run(const EvalArguments& arguments);
+int run(const EvalArguments& arguments, const std::vector<std::string>& command_line);
 int run(const InspectArguments& arguments);
 int run(const CheckpointArguments& arguments);
 int run(const DoctorArguments& arguments);

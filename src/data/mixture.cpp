@@ -13,7 +13,7 @@ namespace {
 constexpr double one = 4294967296.0;  // 2³²
 
 // floor(n · slope): how many of the first n positions.
-std::uint64_t count_of(std::uint64_t n, std::uint64_t slope) { return static_cast<std::uint64_t>(static_cast<unsigned __int128>(n) * slope >> 32); }
+std::uint64_t count_of(std::uint64_t n, std::uint64_t slope) { return (n >> 32) * slope + ((n & 0xffffffff) * slope >> 32); }
 
 }  // namespace
 

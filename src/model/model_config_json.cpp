@@ -51,6 +51,7 @@ class Reader {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   [[noreturn]] void wrong_type(const char* key, const char* expected) const {
     throw Error(ExitCode::bad_data, fmt::format("{}: expected {}", key, expected), where_, broken_remedy);
   }
@@ -85,6 +86,11 @@ void refuse_sliding_window(const Reader& reader, const std::string& architecture
   reader.boolean("use_sliding_window", used);
   if (used) reader.unsupported("use_sliding_window = true");
   if (architecture == "mistral" && reader.find("sliding_window") != nullptr) reader.unsupported("a sliding_window that is not null");
+  constexpr std::int64_t usual_window = 4096;  // what transformers takes where mistral's config.json says nothing
+  std::int64_t positions = 0;
+  reader.integer("max_position_embeddings", positions);
+  if (architecture == "mistral" && !reader.has("sliding_window") && positions > usual_window)
+    reader.unsupported("mistral without \"sliding_window\": null, which means a window of 4096,");
   const json* types = reader.find("layer_types");
   if (types == nullptr) return;
   if (!types->is_array()) reader.wrong_type("layer_types", "a list");

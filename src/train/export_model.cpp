@@ -38,10 +38,9 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const fs::path& path() const { return beside_; }
-  void write(const std::string& name, std::string_view content) const { write_file_atomically(beside_ / name, content); }
+  void write(const std::string& name, std::string_view content) const { FileWriter(beside_ / name).write(content); }
   void commit() {
     std::error_code error;
-    sync_directory(beside_);
     fs::rename(beside_, path_, error);  // over an empty folder too
     if (error) throw Error(ExitCode::bad_data, "cannot create: " + error.message(), path_.string(), "check the path and its permissions");
     done_ = true;

@@ -31,6 +31,9 @@ class Generator {
   // options.tokens. When the cache is full, generation goes on from its later half, fed again.
   void generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit);
 
+  // Forgets what was fed before. Logits [V] behind the last token of a text, valid until the next call.
+  std::span<const float> logits(std::span<const std::int32_t> text);
+
  private:
   // logits [V] behind the last of `ids`, which follow what the cache holds.
   std::span<const float> next_logits(std::span<const std::int32_t> ids);

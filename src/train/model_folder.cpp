@@ -1,5 +1,7 @@
 #include "train/model_folder.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/directory.h"
@@ -31,7 +33,7 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folde
     const TrainingState state = TrainingState::from_json(reader_->training(), where);
     if (state.model_config.empty()) throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
     config_ = parse_model_config(state.model_config, where);
-    if (!state.tokenizer.empty()) tokenizer_ = tokenizer_from_json(state.tokenizer, where);
+    tokenizer_json_ = state.tokenizer;
     return;
   }
   if (!std::filesystem::exists(folder / "config.json")) {
@@ -42,16 +44,25 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folde
   }
   config_ = read_model_config(folder / "config.json");
   weights_.emplace(open_model_weights(folder, config_));
+}
+
+const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {
+  if (std::exchange(tokenizer_loaded_, true)) return tokenizer_;
+  if (reader_) {
+    if (!tokenizer_json_.empty()) tokenizer_ = tokenizer_from_json(tokenizer_json_, directory_.string());
+    return tokenizer_;
+  }
   try {
-    tokenizer_ = load_folder_tokenizer(folder);
+    tokenizer_ = load_folder_tokenizer(directory_);
   } catch (const Error& error) {  // the weights are of use without it
     why_no_tokenizer_ = error.what_is_wrong();
     log::warning("no tokenizer: {} ({})", error.what_is_wrong(), error.where());
   }
+  return tokenizer_;
 }
 
-const Tokenizer& ModelFolder::required_tokenizer() const {
-  if (tokenizer_ == nullptr)
+const Tokenizer& ModelFolder::required_tokenizer() {
+  if (tokenizer() == nullptr)
     throw Error(ExitCode::bad_data, "the model carries no tokenizer" + (why_no_tokenizer_.empty() ? "" : ": " + why_no_tokenizer_), directory_.string(),
                 "train on files made by `baleen tokenize`, or set data.tokenizer");
   return *tokenizer_;

@@ -22,10 +22,10 @@ class ModelFolder {
 
   const std::filesystem::path& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
-  // nullptr where the model carries none.
-  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  // nullptr where the model carries none, or none that is read: then a warning says why. Loaded when it is first asked for.
+  const std::shared_ptr<const Tokenizer>& tokenizer();
   // The same; throws Error(bad_data) saying why there is none.
-  const Tokenizer& required_tokenizer() const;
+  const Tokenizer& required_tokenizer();
   void load_weights(UnitStorage& units);
 
   // One of the two is there.
@@ -37,6 +37,8 @@ class ModelFolder {
   std::optional<checkpoint::CheckpointReader> reader_;
   std::optional<checkpoint::ModelWeights> weights_;
   ModelConfig config_;
+  std::string tokenizer_json_;  // a checkpoint's
+  bool tokenizer_loaded_ = false;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::string why_no_tokenizer_;
 };

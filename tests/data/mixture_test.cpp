@@ -26,7 +26,9 @@ TEST(MixtureOrder, KeepsProportionsAndOrder) {
   std::array<std::uint64_t, 3> before{};
   for (std::uint64_t position = far; position < far + 100; ++position) {
     const auto place = order.at(position);
-    if (before[place.source] > 0) ASSERT_EQ(place.position, before[place.source] + 1);
+    if (before[place.source] > 0) {
+      ASSERT_EQ(place.position, before[place.source] + 1);
+    }
     before[place.source] = place.position;
   }
 }

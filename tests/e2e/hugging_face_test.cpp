@@ -48,6 +48,9 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   ASSERT_EQ(second.exit_code, 0) << second.error;
   EXPECT_LT(rows("second").front()["loss"], rows("first").front()["loss"] / 2);
   EXPECT_LT(loss_of(folder / "second", data), loss);
+  const CommandResult sliced = train("sliced", {"--ranks", "2", "--set", "parallelism.tensor=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
+  ASSERT_EQ(sliced.exit_code, 0) << sliced.error;
+  EXPECT_NEAR(rows("sliced").front()["loss"], rows("second").front()["loss"], 1e-5);
   // The resolved config begins where the given one began.
   const CommandResult again = run_baleen({"train", folder / "second/config.toml", "--ranks", "3", "--out", folder / "again", "--set", "training.steps=1"});
   ASSERT_EQ(again.exit_code, 0) << again.error;
@@ -60,6 +63,71 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   for (const auto& tensor : held["tensors"]) EXPECT_EQ(tensor["dtype"], "BF16");
   EXPECT_EQ(run_baleen({"export", folder / "second", "--out", folder / "half"}).exit_code, 2);  // it is there
   EXPECT_EQ(text_of(folder / "half").substr(0, 6), "Line 1");
+}
+
+// Accuracy on choices, and the loss, are the same whatever the layout that computes them.
+TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
+  write_config("[parallelism]\n");
+  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "corpus.txt", "--out", folder / "corpus.bin", "--val-fraction", "0.1"}).exit_code, 0);
+  ASSERT_EQ(train("run", {"--ranks", "2", "--set", "model.max_position_embeddings=64"}).exit_code, 0);
+  // Choices behind "Line 1": the corpus' own words, and others of the same letters.
+  std::vector<std::uint16_t> words;
+  const std::vector<std::string> choices{"tfo a text", " of a text", "xet a fo t", "fo txet a "};
+  constexpr int examples = 5;
+  for (int number = 0; number < examples; ++number) {
+    const std::string context = "Line " + std::to_string(100 + number);
+    std::vector<std::uint16_t> example{65535, 0, static_cast<std::uint16_t>(number), 1, 4, static_cast<std::uint16_t>(context.size())};
+    example.insert(example.end(), context.begin(), context.end());
+    for (const std::string& choice : choices) {
+      example.push_back(static_cast<std::uint16_t>(choice.size()));
+      example.insert(example.end(), choice.begin(), choice.end());
+    }
+    example[1] = static_cast<std::uint16_t>(2 * example.size());
+    words.insert(words.end(), example.begin(), example.end());
+  }
+  std::vector<std::int32_t> header{20240522, 1, examples, 200};
+  header.resize(256);
+  write_text(folder / "choices.bin", std::string(reinterpret_cast<const char*>(header.data()), 1024) + std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size()));
+  for (const std::string layout : {"dp=1", "dp=2,zero=3", "tp=2", "dp=3"}) {
+    const CommandResult result = run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", layout, "--json", "--threads", "1"});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    const auto report = parse_json(result.out, layout);
+    EXPECT_EQ(report["examples"], examples) << layout;
+    EXPECT_EQ(report["accuracy"], 1.0) << layout << result.out;
+  }
+  const double expected = loss_of(folder / "run", folder / "corpus.val.bin");
+  for (const std::string layout : {"dp=2,zero=3", "tp=2"}) {
+    const CommandResult result = run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--layout", layout, "--json", "--threads", "1"});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_NEAR(parse_json(result.out, layout)["loss"].get<double>(), expected, 1e-6 * expected) << layout;
+  }
+  EXPECT_EQ(run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", "tp=2", "--ranks", "3"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", "pp=2,tp=64"}).exit_code, 2);
+}
+
+// A mixture resumes with the bits that it would have had.
+TEST_F(HuggingFaceFolders, MixturesResumeExactly) {
+  std::filesystem::copy_file(folder / "corpus.bin", folder / "other.bin");
+  std::filesystem::copy_file(folder / "corpus.json", folder / "other.json");
+  const std::vector<std::string> mixed{"--ranks", "2", "--set", "data.train=[\"corpus.bin\", \"other.bin\"]", "--set", "data.weights=[0.7, 0.3]", "--set", "checkpoint.every=7"};
+  const auto with = [&](const char* steps) {
+    std::vector<std::string> more = mixed;
+    more.insert(more.end(), {"--set", std::string("training.steps=") + steps});
+    return more;
+  };
+  ASSERT_EQ(train("whole", with("14")).exit_code, 0);
+  ASSERT_EQ(train("parts", with("7")).exit_code, 0);
+  const CommandResult rest = train("parts", with("14"));
+  ASSERT_EQ(rest.exit_code, 0) << rest.error;
+  EXPECT_NE(rest.error.find("resumed"), std::string::npos) << rest.error;
+  EXPECT_EQ(record("parts"), record("whole"));
+  // The resolved config says the same mixture; another one is another run.
+  EXPECT_EQ(run_baleen({"train", folder / "parts/config.toml", "--ranks", "2", "--out", folder / "parts"}).exit_code, 0);
+  std::vector<std::string> other = with("20");
+  other.insert(other.end(), {"--set", "data.weights=[0.5, 0.5]"});
+  const CommandResult refused = train("parts", other);
+  EXPECT_EQ(refused.exit_code, 2) << refused.error;
+  EXPECT_NE(refused.error.find("data.weights"), std::string::npos) << refused.error;
 }
 
 TEST_F(HuggingFaceFolders, BadFolders) {

@@ -57,7 +57,7 @@ def make(name, config, dtype="fp32", shard="5GB"):
     targets[1, :4] = -100
     out = {"ids": ids.int().numpy(), "targets": targets.int().numpy()}
     with torch.no_grad():
-        out["logits"] = model(input_ids=ids[:1]).logits[0, -1].float().numpy()
+        out["logits"] = model(input_ids=ids[:1]).logits[0, -1].float().numpy()  # all 14 tokens; the text below has as many
         out["greedy"] = model.generate(ids[:1, :5], do_sample=False, max_new_tokens=9, eos_token_id=None, pad_token_id=0)[0].int().numpy()
     out["loss"] = np.array([gradients(model, ids, targets).item()])
     out.update({"d." + key: p.grad.float().numpy().copy() for key, p in model.named_parameters()})

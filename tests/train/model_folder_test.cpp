@@ -71,11 +71,12 @@ TEST_P(Folders, LossGradientsAndTwentySteps) {
   EXPECT_LT(losses.back(), losses.front() - 0.01);
 }
 
-TEST_P(Folders, GreedyTextIsTransformers) {
+TEST_P(Folders, LogitsAndGreedyTextAreTransformers) {
   ModelFolder folder(source());
-  const std::vector<std::int32_t> expected = golden.ints("greedy");
+  const std::vector<std::int32_t> expected = golden.ints("greedy"), ids = golden.ints("ids");
   Generator generator(folder.config(), static_cast<std::int64_t>(expected.size()), 1);
   folder.load_weights(generator.units());
+  testing::expect_near(generator.logits({ids.data(), expected.size()}), golden.floats("logits"), "logits", 1e-5);
   std::vector<std::int32_t> text(expected.begin(), expected.begin() + 5);
   generator.generate(std::vector<std::int32_t>(text), {.tokens = 9, .sampling = {.temperature = 0}}, [&](std::int32_t id) { text.push_back(id); });
   EXPECT_EQ(text, expected);
