@@ -14,7 +14,7 @@
 namespace baleen::checkpoint {
 namespace {
 
-constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
+constexpr std::size_t chunk_bytes = std::size_t{512} << 10;  // stays in the cache between reading and writing
 
 std::uint64_t bytes_of(const ExportTensor& tensor) {
   return static_cast<std::uint64_t>(checked_elements(tensor.shape).value_or(0)) * stored_type_bytes(tensor.type);

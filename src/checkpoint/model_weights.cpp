@@ -28,10 +28,6 @@ bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
 }
 
-bool is_floating(StoredType type) {
-  return type == StoredType::F64 || type == StoredType::F32 || type == StoredType::F16 || type == StoredType::BF16;
-}
-
 // "model.layers.0.…" without its first part; "" where it has only one.
 std::string without_prefix(const std::string& name) {
   const std::size_t dot = name.find('.');
@@ -72,7 +68,10 @@ ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
 
 const SafetensorsFile& ModelWeights::open(const std::string& name) {
   std::unique_ptr<SafetensorsFile>& file = files_[name];
-  if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ / name);
+  if (file == nullptr) {
+    file = std::make_unique<SafetensorsFile>(folder_ / name);
+    readers_.emplace(file.get(), FileReader(folder_ / name));
+  }
   return *file;
 }
 
@@ -141,13 +140,31 @@ const ModelWeights::Place& ModelWeights::place(const std::string& name) const {
 void ModelWeights::read(const Placement& wanted, float* out) const {
   BALEEN_CHECK(wanted.kind == StateKind::weight, wanted.name);
   const Place& from = place(wanted.name);
+  const FileReader& file = readers_.at(from.file);
+  const StoredType type = from.tensor->type;
+  const std::size_t width = stored_type_bytes(type), begin = from.file->header().data_begin + from.tensor->begin;
+  constexpr std::int64_t block = std::int64_t{64} << 10;  // elements; stays in the cache between reading and converting
+  std::vector<std::byte> buffer;
   const Placement whole{wanted.name, StateKind::weight, wanted.shape, Box::whole(wanted.shape), 0, from.tensor->elements()};
-  for_each_common_run(whole, wanted, [&](const Run& run) { from.file->read_floats(*from.tensor, run.source, run.count, out + run.target); });
+  for_each_common_run(whole, wanted, [&](const Run& run) {
+    for (std::int64_t done = 0; done < run.count; done += block) {
+      const std::int64_t count = std::min(block, run.count - done);
+      const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width, bytes = static_cast<std::size_t>(count) * width;
+      float* const to = out + run.target + done;
+      if (type == StoredType::F32) {
+        file.read_at(offset, to, bytes);
+        continue;
+      }
+      buffer.resize(bytes);
+      file.read_at(offset, buffer.data(), bytes);
+      floats_from(type, buffer.data(), count, to);
+    }
+  });
 }
 
 ModelWeights::Stored ModelWeights::stored(const std::string& name) const {
   const Place& from = place(name);
-  return {from.tensor->type, from.file->data(*from.tensor)};
+  return {from.tensor->type, from.file->data(*from.tensor), &from.file->path(), from.file->header().data_begin + from.tensor->begin};
 }
 
 }  // namespace baleen::checkpoint

@@ -1,5 +1,5 @@
 // The weights of a Hugging Face folder: model.safetensors, or several files with model.safetensors.index.json. Any range of any parameter
-// is read from memory maps, so that a rank takes what it keeps and nothing more.
+// is read by itself, so that a rank takes what it keeps and nothing more.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct WantedTensor {
 
 class ModelWeights {
  public:
-  // Maps the files and checks their headers and the index. Throws Error(bad_data) naming the file and what is wrong with it.
+  // Opens the files and checks their headers and the index. Throws Error(bad_data) naming the file and what is wrong with it.
   explicit ModelWeights(const std::filesystem::path& folder);
   // Whether a folder has weights in one of the two forms.
   static bool present(const std::filesystem::path& folder);
@@ -42,6 +42,8 @@ class ModelWeights {
   struct Stored {
     StoredType type = StoredType::F32;
     std::span<const std::byte> data;
+    const std::filesystem::path* path = nullptr;  // the file, and where in it the data begin
+    std::size_t offset = 0;
   };
   Stored stored(const std::string& name) const;
 
@@ -56,7 +58,9 @@ class ModelWeights {
   const Place& place(const std::string& name) const;
 
   std::filesystem::path folder_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name; for the headers
+  // For the data: read in pieces, which costs less than mapping pages that are looked at once.
+  std::map<const SafetensorsFile*, FileReader> readers_;
   std::map<std::string, Place> stored_;                            // by the names in the files
   std::map<std::string, Place> matched_;                           // by wanted names
 };

@@ -58,13 +58,18 @@ std::vector<ExportTensor> tensors_of(const ModelConfig& config) {
   return tensors;
 }
 
-// A folder's tensors as they are stored.
+// A folder's tensors as they are stored. Read into a buffer, not from the maps: mapping every page costs more than copying it.
 void copy_weights(const checkpoint::ModelWeights& weights, std::vector<ExportTensor> tensors, const fs::path& out) {
   for (ExportTensor& tensor : tensors) tensor.type = weights.stored(tensor.name).type;
-  checkpoint::write_model_weights(out, tensors, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
-    const auto [type, data] = weights.stored(tensors[index].name);
-    const std::size_t width = checkpoint::stored_type_bytes(type);
-    return data.subspan(static_cast<std::size_t>(begin) * width, static_cast<std::size_t>(end - begin) * width);
+  std::map<fs::path, FileReader> files;
+  std::vector<std::byte> buffer;
+  checkpoint::write_model_weights(out, tensors, [&](std::size_t index, std::int64_t begin, std::int64_t end) -> std::span<const std::byte> {
+    const checkpoint::ModelWeights::Stored stored = weights.stored(tensors[index].name);
+    const FileReader& file = files.try_emplace(*stored.path, *stored.path).first->second;
+    const std::size_t width = checkpoint::stored_type_bytes(stored.type);
+    buffer.resize(static_cast<std::size_t>(end - begin) * width);
+    file.read_at(stored.offset + static_cast<std::size_t>(begin) * width, buffer.data(), buffer.size());
+    return buffer;
   });
 }
 

@@ -6,7 +6,7 @@
 
 namespace baleen {
 
-// Writes the model in `folder` (any that ModelFolder takes) to the new folder `out`, a few megabytes in memory at a time. `dtype`: "bf16",
+// Writes the model in `folder` (any that ModelFolder takes) to the new folder `out`, half a megabyte at a time. `dtype`: "bf16",
 // "fp32" (fp32 master weights are rounded to nearest even), or "auto": each tensor of a Hugging Face folder as it is stored, a run in the
 // precision that the config.json it started from names if that is bfloat16, otherwise fp32. A folder appears complete or not at all.
 // Throws Error(bad_config) when `out` exists and is not an empty folder, Error(bad_data) for what cannot be read or written.

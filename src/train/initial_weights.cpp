@@ -1,9 +1,11 @@
 #include "train/initial_weights.h"
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "model/family.h"
 #include "train/training_checkpoint.h"
 
@@ -45,9 +47,19 @@ void load_model_weights(const checkpoint::ModelWeights& weights, UnitStorage& un
   }
 }
 
+namespace {
+
+void load_timed(const Config& config, UnitStorage& units) {
+  const auto begin = std::chrono::steady_clock::now();
+  load_model_weights(open_model_weights(config.model_path, config.model), units);
+  log::info("weights of {} read in {:.2f} s", config.model_path, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+}  // namespace
+
 void set_initial_weights(const Config& config, UnitStorage& units) {
   if (begins_with_weights(config))
-    load_model_weights(open_model_weights(config.model_path, config.model), units);
+    load_timed(config, units);
   else
     units.initialize_weights(config.training.seed);
 }
