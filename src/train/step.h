@@ -36,7 +36,7 @@ class TrainingStep {
   const BatchSource& batches_;
   LrSchedule schedule_;
   double gradient_clip_;
-  std::vector<std::int32_t> inputs_, targets_;  // [G / ranks, T]
+  std::vector<std::int32_t> inputs_, targets_;  // [G / (replicate · dp), T]
   Buffer norm_sum_;                             // [1] fp64
 };
 
