@@ -35,7 +35,8 @@ std::vector<std::size_t> cut_into_files(const std::vector<ExportTensor>& tensors
   return begins;
 }
 
-void write_file(const std::filesystem::path& path, const std::vector<ExportTensor>& tensors, std::size_t begin, std::size_t end, const ExportReader& read) {
+void write_file(const std::filesystem::path& path, const std::vector<ExportTensor>& tensors, std::size_t begin, std::size_t end,
+                const ExportReader& read) {
   std::vector<SafetensorsWriter::Tensor> described;
   for (std::size_t i = begin; i < end; ++i) described.push_back({tensors[i].name, tensors[i].type, tensors[i].shape});
   SafetensorsWriter writer(path, std::move(described), {{"format", "pt"}}, SafetensorsWriter::Care::copy);

@@ -60,9 +60,10 @@ ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
   } else {
     const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) || fs::exists(folder / "pytorch_model.bin.index.json", ignored);
     throw Error(ExitCode::bad_data, fmt::format("no weights: neither {} nor {} is here", single_file, index_file), folder.string(),
-                pickled ? "pytorch_model.bin is a pickle, which can run code when it is read: take the model's safetensors files, or save it "
-                          "with save_pretrained of transformers"
-                        : "give the folder of a model as Hugging Face has it");
+                pickled
+                    ? "pytorch_model.bin is a pickle, which can run code when it is read: take the model's safetensors files, or save it "
+                      "with save_pretrained of transformers"
+                    : "give the folder of a model as Hugging Face has it");
   }
 }
 
@@ -91,14 +92,17 @@ void ModelWeights::open_indexed(const fs::path& index) {
   if (map == parsed.end() || !map->is_object()) throw Error(ExitCode::bad_data, "no weight_map in the index", index.string(), again);
   std::vector<std::string> missing;
   for (const auto& [name, file] : map->items()) {
-    if (!file.is_string()) throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' names no file", printable(name)), index.string(), again);
+    if (!file.is_string())
+      throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' names no file", printable(name)), index.string(), again);
     const auto file_name = file.get<std::string>();
     if (file_name.empty() || file_name.starts_with('.') || file_name.find('/') != std::string::npos)
-      throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' is not a plain file name", printable(file_name)), index.string(), again);
+      throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' is not a plain file name", printable(file_name)), index.string(),
+                  again);
     if (!files_.contains(file_name)) add_all(open(file_name));
     if (files_[file_name]->find(name) == nullptr) missing.push_back(name + " in " + file_name);
   }
-  if (!missing.empty()) throw Error(ExitCode::bad_data, "the index names tensors that are not there: " + some_of(missing), index.string(), again);
+  if (!missing.empty())
+    throw Error(ExitCode::bad_data, "the index names tensors that are not there: " + some_of(missing), index.string(), again);
 }
 
 void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
@@ -115,14 +119,18 @@ void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
     used.insert(found->first);
     const StoredTensor& held = *found->second.tensor;
     if (held.shape != tensor.shape)
-      problems.push_back(fmt::format("{} has shape {} and config.json asks for {}", printable(held.name), format_shape(held.shape), format_shape(tensor.shape)));
+      problems.push_back(fmt::format("{} has shape {} and config.json asks for {}", printable(held.name), format_shape(held.shape),
+                                     format_shape(tensor.shape)));
     else if (!is_floating(held.type))
-      problems.push_back(fmt::format("{} holds {}, no floating-point values (a quantised model?)", printable(held.name), stored_type_name(held.type)));
+      problems.push_back(
+          fmt::format("{} holds {}, no floating-point values (a quantised model?)", printable(held.name), stored_type_name(held.type)));
     matched_[tensor.name] = found->second;
   }
   for (const auto& [name, place] : stored_)
     if (!used.contains(name) && !is_buffer(name) && !(tied && name == head)) others.push_back(name);
-  if (!problems.empty()) throw Error(ExitCode::bad_data, "wrong tensors: " + some_of(problems), folder_.string(), "use the config.json that belongs to these weights");
+  if (!problems.empty())
+    throw Error(ExitCode::bad_data, "wrong tensors: " + some_of(problems), folder_.string(),
+                "use the config.json that belongs to these weights");
   if (!missing.empty())
     throw Error(ExitCode::bad_data, fmt::format("missing tensors: {}", some_of(missing)), folder_.string(),
                 "use the config.json that belongs to these weights, or " + std::string(again));
@@ -149,7 +157,8 @@ void ModelWeights::read(const Placement& wanted, float* out) const {
   for_each_common_run(whole, wanted, [&](const Run& run) {
     for (std::int64_t done = 0; done < run.count; done += block) {
       const std::int64_t count = std::min(block, run.count - done);
-      const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width, bytes = static_cast<std::size_t>(count) * width;
+      const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width,
+                        bytes = static_cast<std::size_t>(count) * width;
       float* const to = out + run.target + done;
       if (type == StoredType::F32) {
         file.read_at(offset, to, bytes);

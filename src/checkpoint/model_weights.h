@@ -61,8 +61,8 @@ class ModelWeights {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name; for the headers
   // For the data: read in pieces, which costs less than mapping pages that are looked at once.
   std::map<const SafetensorsFile*, FileReader> readers_;
-  std::map<std::string, Place> stored_;                            // by the names in the files
-  std::map<std::string, Place> matched_;                           // by wanted names
+  std::map<std::string, Place> stored_;   // by the names in the files
+  std::map<std::string, Place> matched_;  // by wanted names
 };
 
 }  // namespace baleen::checkpoint

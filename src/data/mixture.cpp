@@ -13,7 +13,9 @@ namespace {
 constexpr double one = 4294967296.0;  // 2³²
 
 // floor(n · slope): how many of the first n positions.
-std::uint64_t count_of(std::uint64_t n, std::uint64_t slope) { return (n >> 32) * slope + ((n & 0xffffffff) * slope >> 32); }
+std::uint64_t count_of(std::uint64_t n, std::uint64_t slope) {
+  return (n >> 32) * slope + ((n & 0xffffffff) * slope >> 32);
+}
 
 }  // namespace
 
@@ -23,7 +25,8 @@ MixtureOrder::MixtureOrder(const std::vector<double>& weights) {
   for (std::size_t i = 0; i + 1 < weights.size(); ++i) {
     slopes_.push_back(static_cast<std::uint64_t>(std::llround(weights[i] / rest * one)));
     if (slopes_.back() == 0 || slopes_.back() >= static_cast<std::uint64_t>(one))
-      throw Error(ExitCode::bad_config, "data.weights: the weights differ by more than a factor of 2^32", "data.weights", "leave the lightest source out, or give it more weight");
+      throw Error(ExitCode::bad_config, "data.weights: the weights differ by more than a factor of 2^32", "data.weights",
+                  "leave the lightest source out, or give it more weight");
     rest -= weights[i];
   }
 }

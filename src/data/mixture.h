@@ -11,8 +11,8 @@ namespace baleen {
 
 // Which source the sample at each position of an endless order comes from, computed and not stored: of n positions the first source has
 // floor(n · w), spread evenly as a line of slope w is drawn in pixels, and the others divide the rest in the same way. So every stretch of
-// the order has the sources in their proportions to within a few samples, each source's samples come in its own order without a gap, and any
-// position is known at once.
+// the order has the sources in their proportions to within a few samples, each source's samples come in its own order without a gap, and
+// any position is known at once.
 class MixtureOrder {
  public:
   // Weights are positive, and count relative to their sum. Throws Error(bad_config) where one is too small to be told from 0.

@@ -24,7 +24,8 @@ std::int32_t header_word(std::span<const std::byte> bytes, std::size_t index) {
 // The words of one example, taken from front to back.
 class ExampleReader {
  public:
-  ExampleReader(std::span<const std::uint16_t> words, std::int64_t vocabulary, const std::string& where) : words_(words), vocabulary_(vocabulary), where_(where) {}
+  ExampleReader(std::span<const std::uint16_t> words, std::int64_t vocabulary, const std::string& where)
+      : words_(words), vocabulary_(vocabulary), where_(where) {}
 
   std::uint16_t word() {
     if (at_ == words_.size()) fail("it ends inside its data");
@@ -34,7 +35,8 @@ class ExampleReader {
     std::vector<std::int32_t> ids(word());
     for (std::int32_t& id : ids) {
       id = word();
-      if (id >= vocabulary_) fail("token id " + std::to_string(id) + " is outside the model's vocabulary of " + std::to_string(vocabulary_));
+      if (id >= vocabulary_)
+        fail("token id " + std::to_string(id) + " is outside the model's vocabulary of " + std::to_string(vocabulary_));
     }
     return ids;
   }
@@ -66,7 +68,8 @@ ChoiceExample read_example(std::span<const std::uint16_t> words, std::int64_t vo
     example.choices.push_back(reader.tokens());
     if (example.choices.back().empty()) reader.fail("an empty choice");
   }
-  if (example.right >= choices) reader.fail("the right choice is number " + std::to_string(example.right) + " of " + std::to_string(choices));
+  if (example.right >= choices)
+    reader.fail("the right choice is number " + std::to_string(example.right) + " of " + std::to_string(choices));
   reader.finish();
   return example;
 }
@@ -89,14 +92,16 @@ std::vector<ChoiceExample> read_multiple_choice(const std::filesystem::path& pat
   if (header_word(bytes, 1) != version) fail("version " + std::to_string(header_word(bytes, 1)) + "; version 1 is read", path.string());
   if (header_word(bytes, 2) <= 0) fail("it promises " + std::to_string(header_word(bytes, 2)) + " examples", path.string());
   if (bytes.size() % 2 != 0) fail("it ends inside a word", path.string());
-  const std::span<const std::uint16_t> words(reinterpret_cast<const std::uint16_t*>(bytes.data() + header_bytes), (bytes.size() - header_bytes) / 2);
+  const std::span<const std::uint16_t> words(reinterpret_cast<const std::uint16_t*>(bytes.data() + header_bytes),
+                                             (bytes.size() - header_bytes) / 2);
   std::vector<ChoiceExample> examples;
   std::size_t at = 0;
   for (std::int32_t number = 0; number < header_word(bytes, 2); ++number) {
     const std::string where = path.string() + ", example " + std::to_string(number);
     if (words.size() - at < fixed_words) fail("it ends before the examples that it promises", where);
     const std::size_t length = words[at + 1] / 2u;
-    if (words[at] != delimiter || words[at + 1] % 2 != 0 || length < fixed_words || length > words.size() - at) fail("no whole example is here", where);
+    if (words[at] != delimiter || words[at + 1] % 2 != 0 || length < fixed_words || length > words.size() - at)
+      fail("no whole example is here", where);
     examples.push_back(read_example(words.subspan(at, length), vocabulary, where));
     at += length;
   }

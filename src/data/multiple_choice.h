@@ -1,5 +1,5 @@
-// llm.c's multiple-choice files, such as HellaSwag: a header of 256 int32 (magic 20240522, version 1, examples, bytes of the longest), then a
-// stream of uint16: for each example 65535, its bytes, its number, the right choice, the number of choices, and as length and tokens the
+// llm.c's multiple-choice files, such as HellaSwag: a header of 256 int32 (magic 20240522, version 1, examples, bytes of the longest), then
+// a stream of uint16: for each example 65535, its bytes, its number, the right choice, the number of choices, and as length and tokens the
 // context and each choice.
 #pragma once
 

@@ -9,7 +9,17 @@
 
 namespace baleen {
 
-enum class TokenFormat : std::uint8_t { llmc_uint16, llmc_uint32, llmq_int32, megatron_uint8, megatron_int8, megatron_uint16, megatron_int16, megatron_int32, megatron_int64 };
+enum class TokenFormat : std::uint8_t {
+  llmc_uint16,
+  llmc_uint32,
+  llmq_int32,
+  megatron_uint8,
+  megatron_int8,
+  megatron_uint16,
+  megatron_int16,
+  megatron_int32,
+  megatron_int64
+};
 std::string_view token_format_name(TokenFormat format);
 std::size_t token_format_bytes(TokenFormat format);
 

@@ -94,14 +94,17 @@ void convert_weights(ModelFolder& folder, std::vector<ExportTensor> tensors, Sto
 
 // config.json's name for the precision of all tensors: the widest.
 std::string dtype_of(const checkpoint::ModelWeights& weights, const std::vector<ExportTensor>& tensors) {
-  const std::map<StoredType, std::pair<int, const char*>> names{
-      {StoredType::F16, {0, "float16"}}, {StoredType::BF16, {1, "bfloat16"}}, {StoredType::F32, {2, "float32"}}, {StoredType::F64, {3, "float64"}}};
+  const std::map<StoredType, std::pair<int, const char*>> names{{StoredType::F16, {0, "float16"}},
+                                                                {StoredType::BF16, {1, "bfloat16"}},
+                                                                {StoredType::F32, {2, "float32"}},
+                                                                {StoredType::F64, {3, "float64"}}};
   std::pair<int, const char*> widest{0, "float16"};
   for (const ExportTensor& tensor : tensors) widest = std::max(widest, names.at(weights.stored(tensor.name).type));
   return widest.second;
 }
 
-void write_folder(ModelFolder& model, const fs::path& out, const std::string& dtype, const std::map<std::string, std::string>& tokenizer_files) {
+void write_folder(ModelFolder& model, const fs::path& out, const std::string& dtype,
+                  const std::map<std::string, std::string>& tokenizer_files) {
   NewFolder folder(out);
   const std::vector<ExportTensor> tensors = tensors_of(model.config());
   std::string name = dtype == "bf16" ? "bfloat16" : "float32";

@@ -14,7 +14,8 @@ namespace baleen {
 bool begins_with_weights(const Config& config) {
   if (config.model_path.empty() || config.init == "random") {
     if (config.init == "weights")
-      throw Error(ExitCode::bad_config, "model.init = \"weights\" without model.path", config.source, "set model.path to a folder with weights");
+      throw Error(ExitCode::bad_config, "model.init = \"weights\" without model.path", config.source,
+                  "set model.path to a folder with weights");
     return false;
   }
   if (checkpoint::ModelWeights::present(config.model_path)) return true;
@@ -52,7 +53,8 @@ namespace {
 void load_timed(const Config& config, UnitStorage& units) {
   const auto begin = std::chrono::steady_clock::now();
   load_model_weights(open_model_weights(config.model_path, config.model), units);
-  log::info("weights of {} read in {:.2f} s", config.model_path, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  log::info("weights of {} read in {:.2f} s", config.model_path,
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 }  // namespace

@@ -26,7 +26,9 @@ std::int32_t draw(const Ids& ids, const Weight& weight, double target) {
 std::int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double uniform) {
   const auto best = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
-  const auto weight = [&](std::int32_t id) { return std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) - *best) / sampling.temperature); };
+  const auto weight = [&](std::int32_t id) {
+    return std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) - *best) / sampling.temperature);
+  };
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   if (sampling.top_k > 0 || sampling.top_p < 1) {

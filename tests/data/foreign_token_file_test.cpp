@@ -38,7 +38,9 @@ TEST(LlmqTokens, AreRead) {
 
 TEST(LlmqTokens, SayWhatIsWrong) {
   const TemporaryFolder folder;
-  const auto refused = [&](const std::string& content, const char* problem) { EXPECT_ERROR(TokenFile(folder.write("a.bin", content)), ExitCode::bad_data, "a.bin", problem); };
+  const auto refused = [&](const std::string& content, const char* problem) {
+    EXPECT_ERROR(TokenFile(folder.write("a.bin", content)), ExitCode::bad_data, "a.bin", problem);
+  };
   refused(llmq({1, 4, 1, 9, 0}, {5}), "version 1");
   refused(llmq({2, 2, 1, 9, 0}, {5}), "2 bytes a token");
   refused(llmq({2, 4, 1, 9, 1}, {5}), "masks");
@@ -54,8 +56,9 @@ struct Index {
   std::vector<std::int64_t> offsets, documents;
   std::string modes = "";
   std::string bytes() const {
-    return std::string("MMIDIDX\0\0", 9) + bytes_of(std::vector{version}) + static_cast<char>(dtype) + bytes_of(std::vector<std::uint64_t>{lengths.size(), documents.size()}) +
-           bytes_of(lengths) + bytes_of(offsets) + bytes_of(documents) + modes;
+    return std::string("MMIDIDX\0\0", 9) + bytes_of(std::vector{version}) + static_cast<char>(dtype) +
+           bytes_of(std::vector<std::uint64_t>{lengths.size(), documents.size()}) + bytes_of(lengths) + bytes_of(offsets) +
+           bytes_of(documents) + modes;
   }
 };
 

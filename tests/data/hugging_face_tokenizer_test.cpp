@@ -15,7 +15,9 @@
 namespace baleen::test {
 namespace {
 
-std::filesystem::path golden_folder(const std::string& name) { return testing::golden_file("tokenizers/" + name); }
+std::filesystem::path golden_folder(const std::string& name) {
+  return testing::golden_file("tokenizers/" + name);
+}
 
 std::uint64_t fnv1a(const std::vector<std::int32_t>& ids) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -85,7 +87,8 @@ TEST_P(HuggingFace, CutsChangeNothing) {
 
 TEST_P(HuggingFace, DocumentsBeginAndEnd) {
   const TemporaryFolder folder;
-  DocumentSource source({folder.write("a.txt", std::string(500, 'a') + " b" + std::string(500, 'c')), folder.write("b.txt", "b")}, *tokenizer, 400);
+  DocumentSource source({folder.write("a.txt", std::string(500, 'a') + " b" + std::string(500, 'c')), folder.write("b.txt", "b")},
+                        *tokenizer, 400);
   std::vector<std::int32_t> ids, expected;
   while (const auto chunk = source.next()) {
     const EncodedChunk encoded = encode_chunk(*chunk, *tokenizer, "text");
@@ -101,7 +104,8 @@ TEST_P(HuggingFace, DocumentsBeginAndEnd) {
   EXPECT_EQ(tokenizer->decode(ids), std::string(500, 'a') + " b" + std::string(500, 'c') + "b");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama3", "qwen2", "smollm2"), [](const auto& instance) { return std::string(instance.param); });
+INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama3", "qwen2", "smollm2"),
+                         [](const auto& instance) { return std::string(instance.param); });
 
 TEST(HuggingFaceJson, NamesWhatIsNotSupported) {
   const std::string text = read_file(golden_folder("qwen2/tokenizer.json"));
@@ -123,7 +127,8 @@ TEST(HuggingFaceJson, NamesWhatIsNotSupported) {
   refused("/added_tokens/0/content", "", "without text");
   auto without = parse_json(text, "test");
   without["added_tokens"] = nlohmann::json::array();
-  EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(without)}}, "t.json"), ExitCode::bad_data, "no token ends a document", "tokenizer_config.json");
+  EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(without)}}, "t.json"), ExitCode::bad_data,
+               "no token ends a document", "tokenizer_config.json");
 }
 
 TEST(Nfc, ComposesAndOrders) {
@@ -133,22 +138,26 @@ TEST(Nfc, ComposesAndOrders) {
   EXPECT_EQ(normalized("plain text, \u0439 \u4e2d"), "plain text, \u0439 \u4e2d");
   EXPECT_EQ(normalized("e\u0301e"), "\u00e9e");
   EXPECT_EQ(normalized("\u0438\u0306x\u0438"), "\u0439x\u0438");
-  EXPECT_EQ(normalized("a\u0301\u0327"), "\u00e1\u0327");                 // marks sorted by class, then composed
-  EXPECT_EQ(normalized("\u1100\u1161\u11a8"), "\uac01");                  // Hangul by rule
+  EXPECT_EQ(normalized("a\u0301\u0327"), "\u00e1\u0327");  // marks sorted by class, then composed
+  EXPECT_EQ(normalized("\u1100\u1161\u11a8"), "\uac01");   // Hangul by rule
   EXPECT_EQ(normalized("\uac00\u11a8"), "\uac01");
-  EXPECT_EQ(normalized("\u2126\u212b\uf900"), "\u03a9\u00c5\u8c48");      // singletons
-  EXPECT_EQ(normalized("\u0958"), "\u0915\u093c");                        // excluded from composition
-  EXPECT_EQ(normalized("\u09c7\u09be"), "\u09cb");                        // a second half without a combining class
-  EXPECT_EQ(normalized("e\xff\xcc\x81"), "e\xff\xcc\x81");                // nothing joins across a byte that is no character
+  EXPECT_EQ(normalized("\u2126\u212b\uf900"), "\u03a9\u00c5\u8c48");  // singletons
+  EXPECT_EQ(normalized("\u0958"), "\u0915\u093c");                    // excluded from composition
+  EXPECT_EQ(normalized("\u09c7\u09be"), "\u09cb");                    // a second half without a combining class
+  EXPECT_EQ(normalized("e\xff\xcc\x81"), "e\xff\xcc\x81");            // nothing joins across a byte that is no character
 }
 
 TEST(AddedTokens, TheLeftmostAndLongestCountAndTakeWhiteSpaceAlong) {
-  const AddedTokens tokens({{5, "<a>", true, false, false, false}, {6, "<a>b", true, false, false, false}, {7, "[M]", true, false, true, false}, {8, "[R]", true, false, false, true}});
+  const AddedTokens tokens({{5, "<a>", true, false, false, false},
+                            {6, "<a>b", true, false, false, false},
+                            {7, "[M]", true, false, true, false},
+                            {8, "[R]", true, false, false, true}});
   const auto split = [&](std::string_view text) {
     std::vector<AddedTokens::Part> parts;
     tokens.split(text, parts);
     std::string shown;
-    for (const auto& part : parts) shown += "(" + std::string(text.substr(part.begin, part.end - part.begin)) + ":" + std::to_string(part.id) + ")";
+    for (const auto& part : parts)
+      shown += "(" + std::string(text.substr(part.begin, part.end - part.begin)) + ":" + std::to_string(part.id) + ")";
     return shown;
   };
   EXPECT_EQ(split("x<a>y<a>b<a"), "(x:-1)(<a>:5)(y:-1)(<a>b:6)(<a:-1)");

@@ -46,14 +46,15 @@ std::unique_ptr<TokenDataset> counting(const TemporaryFolder& folder, const std:
   writer.append(ids);
   writer.finish();
   const std::vector<std::filesystem::path> files{folder / name};
-  return std::make_unique<TokenDataset>(files, DatasetOptions{.sequence_length = 4, .global_batch_size = 6, .vocabulary = 1 << 20, .order = DataOrder::shuffled, .seed = 3});
+  return std::make_unique<TokenDataset>(
+      files, DatasetOptions{.sequence_length = 4, .global_batch_size = 6, .vocabulary = 1 << 20, .order = DataOrder::shuffled, .seed = 3});
 }
 
 TEST(MixedDataset, EpochsOfEachSourceAreWhole) {
   const TemporaryFolder folder;
   std::vector<std::unique_ptr<TokenDataset>> sources;
-  sources.push_back(counting(folder, "a.bin", 0, 401));     // 100 samples
-  sources.push_back(counting(folder, "b.bin", 1000, 81));   // 20 samples
+  sources.push_back(counting(folder, "a.bin", 0, 401));    // 100 samples
+  sources.push_back(counting(folder, "b.bin", 1000, 81));  // 20 samples
   const MixedDataset mixed(std::move(sources), {0.5, 0.5});
   std::map<std::int32_t, int> count;  // by first token
   std::vector<std::int32_t> inputs(24), targets(24);

@@ -10,7 +10,8 @@ using test::TemporaryFolder;
 
 std::string choice_file(std::vector<std::int32_t> header, const std::vector<std::uint16_t>& words) {
   header.resize(256);
-  return std::string(reinterpret_cast<const char*>(header.data()), 1024) + std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size());
+  return std::string(reinterpret_cast<const char*>(header.data()), 1024) +
+         std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size());
 }
 
 const std::vector<std::int32_t> header{20240522, 1, 2, 34};
@@ -34,7 +35,8 @@ TEST(MultipleChoice, SaysWhatIsWrong) {
   const auto refused = [&](std::vector<std::int32_t> head, std::size_t at, std::uint16_t word, const char* problem) {
     std::vector<std::uint16_t> changed = words;
     if (at < changed.size()) changed[at] = word;
-    EXPECT_ERROR(read_multiple_choice(folder.write("a.bin", choice_file(std::move(head), changed)), 15), ExitCode::bad_data, "a.bin", problem);
+    EXPECT_ERROR(read_multiple_choice(folder.write("a.bin", choice_file(std::move(head), changed)), 15), ExitCode::bad_data, "a.bin",
+                 problem);
   };
   refused({20240522, 2, 2, 34}, 99, 0, "version 2");
   refused({20240522, 1, 0, 34}, 99, 0, "0 examples");

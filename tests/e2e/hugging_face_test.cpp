@@ -12,8 +12,8 @@ class HuggingFaceFolders : public TrainingFixture {
  protected:
   void SetUp() override {
     TrainingFixture::SetUp();
-    const CommandResult tokenized = run_baleen(
-        {"tokenize", "--tokenizer", golden_file("tokenizers/smollm2"), folder / "corpus.txt", "--out", folder / "corpus.bin", "--val-fraction", "0.1"});
+    const CommandResult tokenized = run_baleen({"tokenize", "--tokenizer", golden_file("tokenizers/smollm2"), folder / "corpus.txt",
+                                                "--out", folder / "corpus.bin", "--val-fraction", "0.1"});
     ASSERT_EQ(tokenized.exit_code, 0) << tokenized.error;
   }
   static double loss_of(const std::string& dir, const std::string& data) {
@@ -22,7 +22,8 @@ class HuggingFaceFolders : public TrainingFixture {
     return parse_json(result.out, "eval")["loss"].get<double>();
   }
   static std::string text_of(const std::string& dir) {
-    const CommandResult result = run_baleen({"generate", dir, "--prompt", "Line 1", "--tokens", "30", "--temperature", "0", "--threads", "1"});
+    const CommandResult result =
+        run_baleen({"generate", dir, "--prompt", "Line 1", "--tokens", "30", "--temperature", "0", "--threads", "1"});
     EXPECT_EQ(result.exit_code, 0) << result.error;
     return result.out;
   }
@@ -43,16 +44,18 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   EXPECT_EQ(read_text(folder / "imported/model.safetensors"), read_text(folder / "first/export/model.safetensors"));
   const std::string sections = read_text(folder / "config.toml");
   write_text(folder / "config.toml", "[model]\npath = \"" + (folder / "imported") + "\"\n" + sections.substr(sections.find("[data]")));
-  const CommandResult second = train("second", {"--ranks", "3", "--set", "parallelism.zero=2", "--set", "training.global_batch_size=12", "--set", "training.steps=30",
-                                                "--set", "optimizer.lr=1e-3"});
+  const CommandResult second = train("second", {"--ranks", "3", "--set", "parallelism.zero=2", "--set", "training.global_batch_size=12",
+                                                "--set", "training.steps=30", "--set", "optimizer.lr=1e-3"});
   ASSERT_EQ(second.exit_code, 0) << second.error;
   EXPECT_LT(rows("second").front()["loss"], rows("first").front()["loss"] / 2);
   EXPECT_LT(loss_of(folder / "second", data), loss);
-  const CommandResult sliced = train("sliced", {"--ranks", "2", "--set", "parallelism.tensor=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
+  const CommandResult sliced = train(
+      "sliced", {"--ranks", "2", "--set", "parallelism.tensor=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
   ASSERT_EQ(sliced.exit_code, 0) << sliced.error;
   EXPECT_NEAR(rows("sliced").front()["loss"], rows("second").front()["loss"], 1e-5);
   // The resolved config begins where the given one began.
-  const CommandResult again = run_baleen({"train", folder / "second/config.toml", "--ranks", "3", "--out", folder / "again", "--set", "training.steps=1"});
+  const CommandResult again =
+      run_baleen({"train", folder / "second/config.toml", "--ranks", "3", "--out", folder / "again", "--set", "training.steps=1"});
   ASSERT_EQ(again.exit_code, 0) << again.error;
   EXPECT_EQ(rows("again").front()["loss"], rows("second").front()["loss"]);
 
@@ -68,7 +71,9 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
 // Accuracy on choices, and the loss, are the same whatever the layout that computes them.
 TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
   write_config("[parallelism]\n");
-  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "corpus.txt", "--out", folder / "corpus.bin", "--val-fraction", "0.1"}).exit_code, 0);
+  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "corpus.txt", "--out", folder / "corpus.bin", "--val-fraction", "0.1"})
+                .exit_code,
+            0);
   ASSERT_EQ(train("run", {"--ranks", "2", "--set", "model.max_position_embeddings=64"}).exit_code, 0);
   // Choices behind "Line 1": the corpus' own words, and others of the same letters.
   std::vector<std::uint16_t> words;
@@ -87,9 +92,11 @@ TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
   }
   std::vector<std::int32_t> header{20240522, 1, examples, 200};
   header.resize(256);
-  write_text(folder / "choices.bin", std::string(reinterpret_cast<const char*>(header.data()), 1024) + std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size()));
+  write_text(folder / "choices.bin", std::string(reinterpret_cast<const char*>(header.data()), 1024) +
+                                         std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size()));
   for (const std::string layout : {"dp=1", "dp=2,zero=3", "tp=2", "dp=3"}) {
-    const CommandResult result = run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", layout, "--json", "--threads", "1"});
+    const CommandResult result =
+        run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", layout, "--json", "--threads", "1"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     const auto report = parse_json(result.out, layout);
     EXPECT_EQ(report["examples"], examples) << layout;
@@ -97,7 +104,8 @@ TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
   }
   const double expected = loss_of(folder / "run", folder / "corpus.val.bin");
   for (const std::string layout : {"dp=2,zero=3", "tp=2"}) {
-    const CommandResult result = run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--layout", layout, "--json", "--threads", "1"});
+    const CommandResult result =
+        run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--layout", layout, "--json", "--threads", "1"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     EXPECT_NEAR(parse_json(result.out, layout)["loss"].get<double>(), expected, 1e-6 * expected) << layout;
   }
@@ -109,7 +117,9 @@ TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
 TEST_F(HuggingFaceFolders, MixturesResumeExactly) {
   std::filesystem::copy_file(folder / "corpus.bin", folder / "other.bin");
   std::filesystem::copy_file(folder / "corpus.json", folder / "other.json");
-  const std::vector<std::string> mixed{"--ranks", "2", "--set", "data.train=[\"corpus.bin\", \"other.bin\"]", "--set", "data.weights=[0.7, 0.3]", "--set", "checkpoint.every=7"};
+  const std::vector<std::string> mixed{
+      "--ranks",           "2", "--set", "data.train=[\"corpus.bin\", \"other.bin\"]", "--set", "data.weights=[0.7, 0.3]", "--set",
+      "checkpoint.every=7"};
   const auto with = [&](const char* steps) {
     std::vector<std::string> more = mixed;
     more.insert(more.end(), {"--set", std::string("training.steps=") + steps});

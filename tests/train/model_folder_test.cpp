@@ -67,7 +67,8 @@ TEST_P(Folders, LossGradientsAndTwentySteps) {
   AdamWOptimizer optimizer({}, engine.device(), engine.units());
   TrainingStep step(engine, optimizer, batch, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, 20, 0.1}, 1.0);
   const std::vector<double> losses = golden.doubles("adamw.losses");
-  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(step.run(static_cast<std::int64_t>(i) + 1, false)->loss, losses[i], 1e-5) << i;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(step.run(static_cast<std::int64_t>(i) + 1, false)->loss, losses[i], 1e-5) << i;
   EXPECT_LT(losses.back(), losses.front() - 0.01);
 }
 
@@ -78,14 +79,16 @@ TEST_P(Folders, LogitsAndGreedyTextAreTransformers) {
   folder.load_weights(generator.units());
   testing::expect_near(generator.logits({ids.data(), expected.size()}), golden.floats("logits"), "logits", 1e-5);
   std::vector<std::int32_t> text(expected.begin(), expected.begin() + 5);
-  generator.generate(std::vector<std::int32_t>(text), {.tokens = 9, .sampling = {.temperature = 0}}, [&](std::int32_t id) { text.push_back(id); });
+  generator.generate(std::vector<std::int32_t>(text), {.tokens = 9, .sampling = {.temperature = 0}},
+                     [&](std::int32_t id) { text.push_back(id); });
   EXPECT_EQ(text, expected);
 }
 
 // Every tensor of `a` is in `b` with the same type, shape and bytes.
 void expect_same_weights(const fs::path& a, const fs::path& b) {
   const ModelConfig config = read_model_config(a / "config.json");
-  const checkpoint::ModelWeights first = open_model_weights(a, config), second = open_model_weights(b, read_model_config(b / "config.json"));
+  const checkpoint::ModelWeights first = open_model_weights(a, config),
+                                 second = open_model_weights(b, read_model_config(b / "config.json"));
   for (const UnitDescription& unit : model_units(config))
     for (const ParameterDescription& parameter : unit.parameters) {
       const auto one = first.stored(parameter.name), other = second.stored(parameter.name);
@@ -101,11 +104,13 @@ TEST_P(Folders, ImportAndExportKeepEveryBit) {
   export_model(folder / "imported", folder / "exported");
   expect_same_weights(source(), folder / "exported");
   EXPECT_EQ(testing::read_text(folder / "imported/model.safetensors"), testing::read_text(folder / "exported/model.safetensors"));
-  const auto before = parse_json(testing::read_text(source() / "config.json"), ""), after = parse_json(testing::read_text(folder / "exported/config.json"), "");
+  const auto before = parse_json(testing::read_text(source() / "config.json"), ""),
+             after = parse_json(testing::read_text(folder / "exported/config.json"), "");
   for (const char* key : {"architectures", "bos_token_id", "eos_token_id", "tie_word_embeddings", "vocab_size", "transformers_version"})
     EXPECT_EQ(before.value(key, nlohmann::json()), after.value(key, nlohmann::json())) << key;
   EXPECT_EQ(before["dtype"], after["torch_dtype"]);
-  EXPECT_EQ(parse_json(testing::read_text(source() / "generation_config.json"), ""), parse_json(testing::read_text(folder / "exported/generation_config.json"), ""));
+  EXPECT_EQ(parse_json(testing::read_text(source() / "generation_config.json"), ""),
+            parse_json(testing::read_text(folder / "exported/generation_config.json"), ""));
   EXPECT_EQ(end_tokens(read_model_config(folder / "exported/config.json")), std::vector<std::int32_t>{2});
   // A folder that is there is not written over, and nothing is left beside it.
   EXPECT_THROW(export_model(folder / "imported", folder / "exported"), Error);
@@ -119,11 +124,13 @@ TEST_P(Folders, SlicesAreReadAlone) {
   UnitStorage whole(*device, model_units(folder.config()), 3, StorageKind::inference);
   folder.load_weights(whole);
   for (int shard = 0; shard < 3; ++shard) {
-    UnitStorage part(*device, model_units(folder.config()), {.kind = StorageKind::training, .compute = DType::bf16, .stage = 3, .shards = 3, .shard = shard});
+    UnitStorage part(*device, model_units(folder.config()),
+                     {.kind = StorageKind::training, .compute = DType::bf16, .stage = 3, .shards = 3, .shard = shard});
     folder.load_weights(part);
     for (int unit = 0; unit < part.units(); ++unit) {
       const SliceRange slice = part.slice(unit);
-      const Tensor expected = whole.flat_weights(unit).rows(static_cast<std::int64_t>(slice.begin), static_cast<std::int64_t>(slice.size()));
+      const Tensor expected =
+          whole.flat_weights(unit).rows(static_cast<std::int64_t>(slice.begin), static_cast<std::int64_t>(slice.size()));
       EXPECT_TRUE(std::ranges::equal(testing::elements(part.master(unit)), testing::elements(expected))) << unit;
     }
   }
@@ -228,7 +235,10 @@ TEST_F(Damaged, LargeModelsAreCutIntoFiles) {
   std::vector<checkpoint::ExportTensor> described;
   for (const Held& tensor : tensors) described.push_back({tensor.name, tensor.shape, tensor.type});
   checkpoint::write_model_weights(
-      folder.path(), described, [&](std::size_t i, std::int64_t begin, std::int64_t end) { return tensors[i].data.subspan(static_cast<std::size_t>(begin) * 2, static_cast<std::size_t>(end - begin) * 2); },
+      folder.path(), described,
+      [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+        return tensors[i].data.subspan(static_cast<std::size_t>(begin) * 2, static_cast<std::size_t>(end - begin) * 2);
+      },
       8'000);
   int files = 0;
   for (const auto& entry : fs::directory_iterator(folder.path())) files += entry.path().extension() == ".safetensors" ? 1 : 0;

@@ -14,16 +14,19 @@ std::size_t white_space_at(std::string_view text, std::size_t at) {
   const auto first = static_cast<unsigned char>(rest[0]);
   if (first == ' ' || (first >= '\t' && first <= '\r')) return 1;
   if (first < 0x80) return 0;
-  for (const std::string_view space : {"\xc2\x85", "\xc2\xa0", "\xe1\x9a\x80", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80"})
+  for (const std::string_view space :
+       {"\xc2\x85", "\xc2\xa0", "\xe1\x9a\x80", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80"})
     if (rest.starts_with(space)) return space.size();
-  const bool en_quad_and_on = rest.starts_with("\xe2\x80") && rest.size() > 2 && static_cast<unsigned char>(rest[2]) >= 0x80 && static_cast<unsigned char>(rest[2]) <= 0x8a;
+  const bool en_quad_and_on = rest.starts_with("\xe2\x80") && rest.size() > 2 && static_cast<unsigned char>(rest[2]) >= 0x80 &&
+                              static_cast<unsigned char>(rest[2]) <= 0x8a;
   return en_quad_and_on ? 3 : 0;
 }
 
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
   for (std::size_t i = 0; i < tokens_.size(); ++i) by_first_[static_cast<unsigned char>(tokens_[i].content[0])].push_back(i);
 }
 

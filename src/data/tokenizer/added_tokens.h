@@ -13,7 +13,7 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;  // not empty
   bool special = false;
-  bool normalized = false;                   // found in the normalised text
+  bool normalized = false;                       // found in the normalised text
   bool strip_left = false, strip_right = false;  // takes the white space on that side along
 };
 
@@ -34,8 +34,8 @@ class AddedTokens {
   bool may_divide(std::string_view text, std::size_t at) const;
 
  private:
-  std::vector<AddedToken> tokens_;                        // longest first
-  std::array<std::vector<std::size_t>, 256> by_first_;    // by first byte: places in tokens_, in that order
+  std::vector<AddedToken> tokens_;                      // longest first
+  std::array<std::vector<std::size_t>, 256> by_first_;  // by first byte: places in tokens_, in that order
 };
 
 }  // namespace baleen

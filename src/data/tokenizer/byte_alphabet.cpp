@@ -6,11 +6,13 @@
 namespace baleen {
 namespace {
 
-constexpr bool stands_for_itself(int byte) { return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae; }
+constexpr bool stands_for_itself(int byte) {
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
 
 struct Alphabet {
-  std::array<std::uint16_t, 256> points{};   // by byte
-  std::array<std::int16_t, 0x180> bytes{};   // by code point; -1: none
+  std::array<std::uint16_t, 256> points{};  // by byte
+  std::array<std::int16_t, 0x180> bytes{};  // by code point; -1: none
   constexpr Alphabet() {
     bytes.fill(-1);
     std::uint16_t next = 0x100;

@@ -49,7 +49,8 @@ struct HuggingFaceTokenizer::Scratch {
   std::string normalized;
 };
 
-BytePairEncoder HuggingFaceTokenizer::make_encoder(const TokenizerJson& described, std::vector<std::int32_t>& ids, const std::string& where) {
+BytePairEncoder HuggingFaceTokenizer::make_encoder(const TokenizerJson& described, std::vector<std::int32_t>& ids,
+                                                   const std::string& where) {
   TokenTable table;
   for (const auto& [entry, id] : described.vocabulary) {
     const std::optional<std::string> bytes = decode_byte_characters(entry);
@@ -60,8 +61,10 @@ BytePairEncoder HuggingFaceTokenizer::make_encoder(const TokenizerJson& describe
     const std::optional<std::string> bytes = decode_byte_characters(entry);
     const std::int32_t index = bytes ? table.find(*bytes) : -1;
     if (index < 0)
-      throw Error(ExitCode::bad_data, "malformed tokenizer.json: the merge of \"" + printable(entry) + "\" and \"" + printable(other) + "\" is of no entry of the vocabulary", where,
-                  "take tokenizer.json from the model's own folder again");
+      throw Error(ExitCode::bad_data,
+                  "malformed tokenizer.json: the merge of \"" + printable(entry) + "\" and \"" + printable(other) +
+                      "\" is of no entry of the vocabulary",
+                  where, "take tokenizer.json from the model's own folder again");
     return index;
   };
   std::vector<BytePairEncoder::Merge> merges;
@@ -105,7 +108,8 @@ void HuggingFaceTokenizer::choose_end_of_document(const TokenizerJson& described
     if (end_of_document_ < 0) end_of_document_ = find(usual);
   if (end_of_document_ < 0) end_of_document_ = find(special_text(files_, "eos_token"));
   if (end_of_document_ < 0)
-    throw Error(ExitCode::bad_data, "no token ends a document: neither <|endoftext|>, <|end_of_text|> nor </s> was added, and no eos_token is named", where,
+    throw Error(ExitCode::bad_data,
+                "no token ends a document: neither <|endoftext|>, <|end_of_text|> nor </s> was added, and no eos_token is named", where,
                 "put tokenizer_config.json with its eos_token beside tokenizer.json");
 }
 
@@ -154,7 +158,9 @@ void HuggingFaceTokenizer::encode(std::string_view text, std::vector<std::int32_
   }
 }
 
-std::string HuggingFaceTokenizer::to_json() const { return dump_json(nlohmann::json{{"kind", kind()}, {"files", files_}}); }
+std::string HuggingFaceTokenizer::to_json() const {
+  return dump_json(nlohmann::json{{"kind", kind()}, {"files", files_}});
+}
 
 std::size_t HuggingFaceTokenizer::safe_cut(std::string_view text) const {
   // Digits are pieces of their own whatever stands beside them; the one expression decides.

@@ -48,10 +48,10 @@ class HuggingFaceTokenizer : public Tokenizer {
   void encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
   std::map<std::string, std::string> files_;
-  std::vector<std::string> bytes_;   // by id
-  std::vector<std::int32_t> ids_;    // of the encoder's tokens
+  std::vector<std::string> bytes_;  // by id
+  std::vector<std::int32_t> ids_;   // of the encoder's tokens
   BytePairEncoder encoder_;
-  AddedTokens raw_, normalized_;     // found before and after normalising
+  AddedTokens raw_, normalized_;              // found before and after normalising
   std::shared_ptr<const NfcNormalizer> nfc_;  // nullptr: none
   std::vector<Step> steps_;
   std::vector<std::int32_t> beginning_;

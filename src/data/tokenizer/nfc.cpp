@@ -18,7 +18,8 @@ constexpr std::uint32_t first_surrogate = 0xd800, last_surrogate = 0xdfff;
 // The canonical decomposition of one code point into `out`; how many.
 utf8proc_ssize_t decompose(std::uint32_t point, std::array<utf8proc_int32_t, 16>& out) {
   int last = 0;
-  return utf8proc_decompose_char(static_cast<utf8proc_int32_t>(point), out.data(), static_cast<utf8proc_ssize_t>(out.size()), UTF8PROC_DECOMPOSE, &last);
+  return utf8proc_decompose_char(static_cast<utf8proc_int32_t>(point), out.data(), static_cast<utf8proc_ssize_t>(out.size()),
+                                 UTF8PROC_DECOMPOSE, &last);
 }
 
 std::uint32_t decode_point(std::string_view character) {
@@ -30,8 +31,9 @@ std::uint32_t decode_point(std::string_view character) {
 // Appends form C of valid UTF-8.
 void append_normalized(std::string_view text, std::string& out) {
   utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
   if (length < 0) throw std::bad_alloc();  // valid UTF-8 fails for nothing else
   out.append(reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(length));
@@ -47,7 +49,8 @@ NfcNormalizer::NfcNormalizer() : stable_(limit_ / 64, ~std::uint64_t{0}) {
   for (std::uint32_t point = 0x1161; point <= 0x11c2; ++point) clear(point);  // vowels and finals of Hangul, which join by rule
   std::array<utf8proc_int32_t, 16> parts{};
   for (std::uint32_t point = 0xc0; point < limit_; ++point) {
-    if (point >= 0x4e00 && point < first_surrogate) continue;  // ideographs and Hangul syllables, and what lies between has no decomposition
+    if (point >= 0x4e00 && point < first_surrogate)
+      continue;  // ideographs and Hangul syllables, and what lies between has no decomposition
     if (point >= first_surrogate && point <= last_surrogate) continue;
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(point));
     if (property->combining_class != 0) clear(point);
@@ -64,7 +67,7 @@ NfcNormalizer::NfcNormalizer() : stable_(limit_ / 64, ~std::uint64_t{0}) {
 }
 
 std::string_view NfcNormalizer::normalize(std::string_view text, std::string& memory) const {
-  std::size_t copied = 0;  // of text, into memory
+  std::size_t copied = 0;   // of text, into memory
   std::size_t starter = 0;  // where the last stable character begins: what follows may join it
   bool changed = false;
   for (std::size_t at = 0; at < text.size();) {

@@ -30,13 +30,16 @@ struct SentencePieceTokenizer::Library {
 };
 
 // ModelProto's field 1 (a piece) is a message, and so is the piece's own beginning: its text is field 1 too.
-bool looks_like_sentence_piece(std::string_view content) { return content.size() > 4 && content[0] == '\x0a' && content[2] == '\x0a'; }
+bool looks_like_sentence_piece(std::string_view content) {
+  return content.size() > 4 && content[0] == '\x0a' && content[2] == '\x0a';
+}
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string content, const std::string& where)
     : content_(std::move(content)), library_(std::make_unique<Library>()) {
   const auto status = library_->processor.LoadFromSerializedProto(content_);
   if (!status.ok())
-    throw Error(ExitCode::bad_data, "SentencePiece does not read the model: " + status.ToString(), where, "take tokenizer.model from the model's own folder again");
+    throw Error(ExitCode::bad_data, "SentencePiece does not read the model: " + status.ToString(), where,
+                "take tokenizer.model from the model's own folder again");
   const auto& processor = library_->processor;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
     const std::string& piece = processor.IdToPiece(id);
@@ -50,7 +53,8 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string content, const std::s
       bytes_.push_back(with_spaces(piece));
   }
   end_of_document_ = processor.eos_id();
-  if (end_of_document_ < 0) throw Error(ExitCode::bad_data, "the SentencePiece model has no end token (eos_id)", where, "use a model that was trained with one");
+  if (end_of_document_ < 0)
+    throw Error(ExitCode::bad_data, "the SentencePiece model has no end token (eos_id)", where, "use a model that was trained with one");
   if (processor.bos_id() >= 0) beginning_ = {processor.bos_id()};
   std::vector<int> letter;
   processor.Encode("a", &letter).IgnoreError();
@@ -66,6 +70,8 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<std::int3
   ids.insert(ids.end(), own.begin(), own.end());
 }
 
-std::string SentencePieceTokenizer::to_json() const { return dump_json(nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}}); }
+std::string SentencePieceTokenizer::to_json() const {
+  return dump_json(nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}});
+}
 
 }  // namespace baleen

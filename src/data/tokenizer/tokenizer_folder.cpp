@@ -14,8 +14,9 @@ namespace fs = std::filesystem;
 constexpr const char* own_file = "tokenizer.baleen.json";
 constexpr const char* main_file = "tokenizer.json";
 constexpr const char* model_file = "tokenizer.model";
-constexpr std::array<const char*, 10> known_files{own_file,      "tokenizer.json",          "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                                  "vocab.json",  "merges.txt",              "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
+constexpr std::array<const char*, 10> known_files{
+    own_file,     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
 constexpr std::size_t size_limit = std::size_t{256} << 20;
 
 }  // namespace

@@ -31,7 +31,9 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void malformed(const std::string& problem) const { throw Error(ExitCode::bad_data, "malformed tokenizer.json: " + problem, where_, again); }
+  [[noreturn]] void malformed(const std::string& problem) const {
+    throw Error(ExitCode::bad_data, "malformed tokenizer.json: " + problem, where_, again);
+  }
   [[noreturn]] void unsupported(const std::string& what) const {
     throw Error(ExitCode::bad_data, "tokenizer.json: " + what + " is not supported", where_,
                 "byte-level BPE is read, as GPT-2, Llama 3, Qwen and SmolLM2 have it; of others give tokenizer.model or tiktoken ranks");
@@ -102,7 +104,8 @@ class Parser {
   }
 
   void read_model(const json& model) {
-    if (const json* type = present(model, "type"); type != nullptr && *type != "BPE") unsupported("a model of the type " + printable(dump_json(*type)));
+    if (const json* type = present(model, "type"); type != nullptr && *type != "BPE")
+      unsupported("a model of the type " + printable(dump_json(*type)));
     if (flag(model, "byte_fallback", false)) unsupported("byte_fallback");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const json* found = present(model, key); found != nullptr && *found != "") unsupported(key);
@@ -138,8 +141,8 @@ class Parser {
       const std::string content = text(token, "content");
       if (content.empty()) malformed("an added token without text");
       if (flag(token, "single_word", false)) unsupported("single_word of the added token " + printable(content));
-      out_.added.push_back({id(member(token, "id")), content, flag(token, "special", false), flag(token, "normalized", true), flag(token, "lstrip", false),
-                            flag(token, "rstrip", false)});
+      out_.added.push_back({id(member(token, "id")), content, flag(token, "special", false), flag(token, "normalized", true),
+                            flag(token, "lstrip", false), flag(token, "rstrip", false)});
     }
   }
 
@@ -153,7 +156,8 @@ class Parser {
       const json* token = present(part, "SpecialToken");
       if (token == nullptr) break;
       const std::string name = text(*token, "id");
-      for (const json& number : member(object(object(processor, "special_tokens"), name.c_str()), "ids")) out_.beginning.push_back(id(number));
+      for (const json& number : member(object(object(processor, "special_tokens"), name.c_str()), "ids"))
+        out_.beginning.push_back(id(number));
     }
   }
 
@@ -162,8 +166,8 @@ class Parser {
     if (out_.vocabulary.empty()) malformed("an empty vocabulary");
     for (std::size_t i = 1; i < out_.vocabulary.size(); ++i)
       if (out_.vocabulary[i - 1].second == out_.vocabulary[i].second)
-        malformed("the id " + std::to_string(out_.vocabulary[i].second) + " is there twice, for \"" + printable(out_.vocabulary[i - 1].first) + "\" and \"" +
-                  printable(out_.vocabulary[i].first) + "\"");
+        malformed("the id " + std::to_string(out_.vocabulary[i].second) + " is there twice, for \"" +
+                  printable(out_.vocabulary[i - 1].first) + "\" and \"" + printable(out_.vocabulary[i].first) + "\"");
     std::map<std::string_view, std::int32_t> added;
     for (const AddedToken& token : out_.added)
       if (!added.emplace(token.content, token.id).second) malformed("the added token \"" + printable(token.content) + "\" is there twice");

@@ -16,7 +16,7 @@ namespace baleen {
 struct PretokenizerStep {
   enum class Kind { expression, digits };
   Kind kind = Kind::expression;
-  std::string expression;           // "": GPT-2's
+  std::string expression;  // "": GPT-2's
   bool individual_digits = false;
 };
 
