@@ -33,12 +33,14 @@ struct Work {
   std::int64_t length = 0, micro_batch = 1;
 };
 
-Work find_work(const EvalArguments& arguments, const ModelConfig& model) {
+Work find_work(const EvalArguments& arguments, const ModelConfig& model, const ParallelLayout& layout) {
   Work work;
   work.paths = find_token_files(arguments.data);
   if (work.paths.size() == 1 && is_multiple_choice_file(work.paths[0])) {
     work.examples = read_multiple_choice(work.paths[0], model.vocab_size);
     work.length = longest_choice(work.examples);
+    const std::int64_t multiple = 2 * layout.cp * layout.tp;  // what is behind a choice is ignored
+    if (work.length <= model.max_position_embeddings) work.length = std::min((work.length + multiple - 1) / multiple * multiple, model.max_position_embeddings);
     if (work.length > model.max_position_embeddings)
       throw Error(ExitCode::bad_data, fmt::format("an example has {} tokens, and the model takes {}", work.length + 1, model.max_position_embeddings), arguments.data,
                   "use a model with more positions");
@@ -90,8 +92,8 @@ int run(const EvalArguments& arguments, const std::vector<std::string>& command_
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(named));
   const ParallelLayout layout = choose_layout(arguments, ranks);
   ModelFolder folder(arguments.folder);
-  const Work work = find_work(arguments, folder.config());
-  if (const std::string reason = layout_refusal(layout, folder.config(), work.length, work.micro_batch); !reason.empty())
+  const Work work = find_work(arguments, folder.config(), layout);
+  if (const std::string reason = layout_refusal(layout, folder.config(), work.length); !reason.empty())
     throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layout", fmt::format("the nearest layout that runs is dp={}", ranks));
   return run_on_ranks(environment, {ranks, arguments.threads}, command_line, [&](World& world) {
     const ParallelAxes axes(world, layout, folder.config());

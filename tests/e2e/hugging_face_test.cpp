@@ -94,7 +94,7 @@ TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
   header.resize(256);
   write_text(folder / "choices.bin", std::string(reinterpret_cast<const char*>(header.data()), 1024) +
                                          std::string(reinterpret_cast<const char*>(words.data()), 2 * words.size()));
-  for (const std::string layout : {"dp=1", "dp=2,zero=3", "tp=2", "dp=3"}) {
+  for (const std::string layout : {"dp=1", "dp=2,zero=3", "tp=2", "dp=3", "pp=2", "cp=2"}) {
     const CommandResult result =
         run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", layout, "--json", "--threads", "1"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
@@ -103,14 +103,14 @@ TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
     EXPECT_EQ(report["accuracy"], 1.0) << layout << result.out;
   }
   const double expected = loss_of(folder / "run", folder / "corpus.val.bin");
-  for (const std::string layout : {"dp=2,zero=3", "tp=2"}) {
+  for (const std::string layout : {"dp=2,zero=3", "tp=2", "pp=2", "cp=2"}) {
     const CommandResult result =
         run_baleen({"eval", folder / "run", "--data", folder / "corpus.val.bin", "--layout", layout, "--json", "--threads", "1"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     EXPECT_NEAR(parse_json(result.out, layout)["loss"].get<double>(), expected, 1e-6 * expected) << layout;
   }
   EXPECT_EQ(run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", "tp=2", "--ranks", "3"}).exit_code, 2);
-  EXPECT_EQ(run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", "pp=2,tp=64"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"eval", folder / "run", "--data", folder / "choices.bin", "--layout", "tp=3"}).exit_code, 2);
 }
 
 // A mixture resumes with the bits that it would have had.
