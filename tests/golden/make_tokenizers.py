@@ -1,11 +1,11 @@
-"""Byte-level tokenizers as GPT-2, Llama 3, Qwen2.5 and SmolLM2 cut and normalise, trained on a small text, and their ids of mixed text.
+"""Byte-level tokenizers as GPT-2, Llama 3, Qwen2.5 and SmolLM2 cut and normalise, trained on a small text, a SentencePiece model as Llama 2's, and their ids of mixed text.
 
     scripts/reference-env.sh /tmp/reference
     /tmp/reference/bin/python tests/golden/make_tokenizers.py FOLDER [BYTES]
 
 writes FOLDER/NAME/{tokenizer.json,tokenizer_config.json}, and FOLDER/mixed.txt with about BYTES of code, Russian, Chinese, accents composed
 and not, emoji, odd white space and special tokens. Without an argument: tests/golden/tokenizers, with small vocabularies and the ids in
-golden.json (for tests/data/hugging_face_tokenizer_test.cpp). The vocabularies are trained here, by `tokenizers`; the expressions, flags and
+golden.json (for tests/data/hugging_face_tokenizer_test.cpp and sentence_piece_tokenizer_test.cpp). The vocabularies are trained here, by `tokenizers`; the expressions, flags and
 special tokens are those of the published models. Made with tokenizers 0.23.3.
 """
 
@@ -85,6 +85,21 @@ def train(name, text, size):
     return tokenizer
 
 
+def train_sentence_piece(folder, text, size, coverage):
+    """A model as Llama 2's: byte-pair encoding, bytes for unknown characters, digits apart, a space in front."""
+    import sentencepiece
+
+    folder.mkdir(exist_ok=True)
+    learned = folder / "learned.txt"
+    learned.write_text(text)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(learned), model_prefix=str(folder / "tokenizer"), vocab_size=size, model_type="bpe", byte_fallback=True, split_digits=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, character_coverage=coverage, minloglevel=2)
+    learned.unlink()
+    (folder / "tokenizer.vocab").unlink()
+    return sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
+
+
 def fnv1a(ids):
     value = 0xCBF29CE484222325
     for number in ids:
@@ -114,6 +129,11 @@ def main():
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         prompt = tokenizer.encode("Hello world").ids
         values[name] = {"tokens": len(ids), "first": ids[:40], "fnv1a": fnv1a(ids), "prompt": prompt, "vocabulary": tokenizer.get_vocab_size()}
+    some = learned[:40_000] + "\n".join(PROSE * 5) if golden else learned
+    processor = train_sentence_piece(folder / "sentencepiece", some, 700 if golden else 32_000, 0.98 if golden else 0.999)
+    ids = processor.encode(text)
+    values["sentencepiece"] = {"tokens": len(ids), "first": ids[:40], "fnv1a": fnv1a(ids), "prompt": [processor.bos_id(), *processor.encode("Hello world")],
+                               "vocabulary": processor.vocab_size(), "text": processor.decode(processor.encode("Hello world, 42 \u4e2d")), "end": processor.eos_id()}
     if golden:
         (folder / "golden.json").write_text(json.dumps(values) + "\n")
 

@@ -1,0 +1,90 @@
+// A SentencePiece model as Llama 2 has it gives the ids of SentencePiece's own Python package (tests/golden/make_tokenizers.py).
+#include "data/tokenizer/sentence_piece_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "data/tokenizer/streaming_decoder.h"
+#include "data/tokenizer/tokenizer_folder.h"
+#include "test_support.h"
+
+namespace baleen {
+namespace {
+
+using test::TemporaryFolder;
+
+std::filesystem::path golden_path(const std::string& name) { return testing::golden_file("tokenizers/" + name); }
+
+class SentencePiece : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Tokenizer> tokenizer = load_folder_tokenizer(golden_path("sentencepiece"));
+  nlohmann::json golden = parse_json(read_file(golden_path("golden.json")), "golden.json")["sentencepiece"];
+  std::vector<std::int32_t> ids_of(std::string_view text) const {
+    std::vector<std::int32_t> ids;
+    tokenizer->encode(text, ids);
+    return ids;
+  }
+};
+
+TEST_F(SentencePiece, IdsAreThoseOfItsLibrary) {
+  const std::vector<std::int32_t> ids = ids_of(read_file(golden_path("mixed.txt")));
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::int32_t id : ids) hash = (hash ^ static_cast<std::uint32_t>(id)) * 0x100000001b3u;
+  EXPECT_EQ(ids.size(), golden["tokens"].get<std::size_t>());
+  EXPECT_EQ(hash, std::stoull(golden["fnv1a"].get<std::string>(), nullptr, 16));
+  EXPECT_EQ(tokenizer->vocabulary_size(), golden["vocabulary"].get<int>());
+  EXPECT_EQ(tokenizer->end_of_document(), golden["end"].get<int>());
+  std::vector<std::int32_t> prompt = tokenizer->beginning();
+  tokenizer->encode("Hello world", prompt);
+  EXPECT_EQ(prompt, golden["prompt"].get<std::vector<std::int32_t>>());
+}
+
+TEST_F(SentencePiece, DecodesWithoutTheSpaceInFront) {
+  const std::string text = "Hello world, 42 \u4e2d";
+  EXPECT_EQ(golden["text"], text);
+  EXPECT_EQ(tokenizer->decode(ids_of(text)), text);
+  std::vector<std::int32_t> whole = tokenizer->beginning();
+  tokenizer->encode(text, whole);
+  EXPECT_EQ(tokenizer->decode(whole), text);
+  // Piece by piece, where a character is several byte tokens: whole characters come out.
+  StreamingDecoder decoder(*tokenizer, tokenizer->end_of_document());
+  std::string streamed;
+  for (const std::int32_t id : ids_of(text)) {
+    const std::string part = decoder.push(id);
+    EXPECT_TRUE(part.empty() || (static_cast<unsigned char>(part[0]) & 0xc0u) != 0x80u) << streamed;
+    streamed += part;
+  }
+  EXPECT_EQ(streamed + decoder.finish(), text);
+}
+
+TEST_F(SentencePiece, SerialisesAndIsCarriedOver) {
+  const auto again = tokenizer_from_json(tokenizer->to_json(), "test");
+  std::vector<std::int32_t> ids;
+  again->encode("again, the same", ids);
+  EXPECT_EQ(ids, ids_of("again, the same"));
+  EXPECT_EQ(tokenizer_files(*again), folder_tokenizer_files(golden_path("sentencepiece")));
+}
+
+TEST_F(SentencePiece, DamageIsNamed) {
+  const TemporaryFolder folder;
+  const std::string model = read_file(golden_path("sentencepiece/tokenizer.model"));
+  EXPECT_ERROR((void)load_tokenizer(folder.write("t.model", model.substr(0, 1000))), ExitCode::bad_data, "t.model", "SentencePiece");
+  EXPECT_ERROR((void)tokenizer_from_json(R"({"kind":"sentencepiece","file":"?"})", "a sidecar"), ExitCode::bad_data, "a sidecar", "base64");
+}
+
+TEST(StreamingDecoder, KeepsWhatIsNoWholeCharacterAndGivesBackAnyBytes) {
+  const auto bytes = load_tokenizer("bytes");
+  const auto stream = [&](std::string_view text) {
+    StreamingDecoder decoder(*bytes, 256);
+    std::string shown;
+    for (const char byte : text) shown += decoder.push(static_cast<unsigned char>(byte)) + "|";
+    return shown + decoder.finish();
+  };
+  EXPECT_EQ(stream("a\u00e9"), "a||\u00e9|");
+  EXPECT_EQ(stream("\U0001f600"), "|||\U0001f600|");
+  EXPECT_EQ(stream("\xff\x80z"), "\xff|\x80|z|");
+  EXPECT_EQ(stream("\xe4\xb8"), "||\xe4\xb8");
+}
+
+}  // namespace
+}  // namespace baleen
