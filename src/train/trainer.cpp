@@ -34,17 +34,20 @@ ResumePolicy parse_resume(const std::string& text) {
   return policy;
 }
 
-Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop)
+Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
+                 std::filesystem::path trace)
     : config_(std::move(config)),
       data_(std::move(data)),
       world_(world),
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
+      trace_file_(std::move(trace)),
       device_(create_training_device(config_, world.rank())),
-      axes_(world, layout_of(config_.parallelism), config_.model, device_.get()),
+      axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
       engine_(training_engine_options(config_, device_), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
+  if (!trace_file_.empty()) engine_.observe(&trace_);
   prepare_run_directory();
   if (data_.train != nullptr)
     training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip);
@@ -106,6 +109,7 @@ void Trainer::log_start() const {
             config_.model.vocab_size);
   log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
             layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
+  if (world_.size() > 1) log::info("{}", rank_grid(axes_.mesh()));
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
             t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }
@@ -119,7 +123,14 @@ ExitCode Trainer::run() {
   log_start();
   progress_.emplace(start_step_ + 1, steps, world_.rank() == 0);
   for (std::int64_t step = start_step_ + 1; step <= steps; ++step) {
-    if (!train_step(step)) {
+    const bool traced = !trace_file_.empty() && step == std::min(start_step_ + 2, steps);
+    if (traced) {
+      axes_.everyone().barrier().wait();
+      trace_.start();
+    }
+    const bool trained = train_step(step);
+    if (traced) write_trace(step);
+    if (!trained) {
       if (saved_step_ != step - 1) save(step - 1);
       if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
       return ExitCode::stopped;
@@ -130,6 +141,13 @@ ExitCode Trainer::run() {
   }
   if (saved_step_ != steps) save(steps);
   return ExitCode::done;
+}
+
+void Trainer::write_trace(std::int64_t step) {
+  engine_.settle_weights();
+  trace_.stop();
+  trace_.write(axes_.everyone(), trace_file_);
+  if (world_.rank() == 0) log::info("the trace of step {} is in {}", step, trace_file_.string());
 }
 
 template <class Row>
@@ -157,6 +175,7 @@ bool Trainer::train_step(std::int64_t step) {
     throw;
   }
   if (!result) return false;
+  const double bubble = engine_.bubble_fraction();
   const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   tokens_ += step_tokens;
   if (metrics_ == nullptr) return true;
@@ -175,6 +194,7 @@ bool Trainer::train_step(std::int64_t step) {
   row.memory_peak_bytes = engine_.device().peak_bytes();
   row.comm_bytes = axes_.bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
+  row.bubble_fraction = bubble;
   row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
   if (step % config_.metrics.every == 0 || step == config_.training.steps) record(row);
   progress_->show(row);
