@@ -114,7 +114,7 @@ void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
   stream_->synchronize();
 }
 
-double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
   const double share = options_.reduction == ReduceOp::avg ? group_.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
@@ -129,6 +129,10 @@ double Engine::gradients(const HostBatch& batch, double valid_tokens) {
     run_micro_batch(Pass::gradients, layers);
   }
   reduction.wait(context_);
+}
+
+double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+  enqueue_gradients(batch, valid_tokens);
   double loss_sum = 0;
   stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
   stream_->synchronize();

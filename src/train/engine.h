@@ -50,6 +50,10 @@ class Engine {
   // group as soon as a micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over the
   // `valid_tokens` of the global batch. Returns this rank's Σ token losses.
   double gradients(const HostBatch& batch, double valid_tokens);
+  // The same, only enqueued: the sum is in loss_sum() then, and on a GPU the batch is read until the work is done.
+  void enqueue_gradients(const HostBatch& batch, double valid_tokens);
+  // [1] fp64, in device memory.
+  const Tensor& loss_sum() const { return loss_sum_; }
   // Σ token losses of this rank's sequences (any number), without gradients.
   double loss(const HostBatch& batch);
 

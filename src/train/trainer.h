@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -45,6 +46,9 @@ class Trainer {
   void log_start() const;
   // False when a stop was agreed on instead of a step.
   bool train_step(std::int64_t step);
+  // Takes the results of the steps begun, but for the last `leave`, and records them.
+  void finish_steps(int leave);
+  void finish_step(std::chrono::steady_clock::time_point begin, MetricsRow row);
   void validate(std::int64_t step);
   void save(std::int64_t step);
   // Of the weights that ranks hold in common.
@@ -67,6 +71,9 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<EventLog> events_;  // nullptr: not wanted
   std::optional<Progress> progress_;
+  // Steps whose results are still to come: when they began, and what is known of their rows.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, MetricsRow>> begun_;
+  std::chrono::steady_clock::time_point last_finish_;
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
+#include "ops/update_decision.h"
 
 namespace baleen::testing {
 namespace {
@@ -149,6 +150,28 @@ TEST_F(GpuOps, AdamW) {
           return std::vector<Floats>{side.get(weights), side.get(first), side.get(second)};
         },
         "adamw " + std::to_string(count));
+  }
+}
+
+TEST_F(GpuOps, DecidesAboutTheUpdateAsTheCpu) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [loss, squares, limit] : std::vector<std::tuple<double, double, double>>{
+           {1, 16, 1}, {1, 0.3, 1}, {1, 7e9, 0}, {1, 1.0 / 3, 0.1}, {nan, 2, 1}, {infinity, 2, 1}, {1, nan, 1}, {1, infinity, 1}}) {
+    std::vector<Floats> results;
+    for (Side* side : {cpu.get(), gpu.get()}) {
+      const Tensor scalars = side->put(Floats(ops::adamw_scalars, 0.0f), {ops::adamw_scalars});
+      const Tensor loss_sum = side->put(std::vector<double>{loss}, {1}), square_sum = side->put(std::vector<double>{squares}, {1});
+      const Floats ones(9, 1.0f), zeros(9, 0.0f);
+      const Tensor weights = side->put(ones, {9}), gradients = side->put(ones, {9}), first = side->put(zeros, {9}), second = side->put(zeros, {9});
+      side->run([&](Context& context) {
+        ops::decide_update(context, scalars, loss_sum, square_sum, limit);
+        ops::adamw(context, {weights, Tensor(), gradients, first, second}, scalars, {}, {});
+      });
+      results.push_back(side->get(scalars));
+      const bool good = std::isfinite(loss) && std::isfinite(squares);
+      for (const float value : side->get(first)) EXPECT_EQ(value != 0, good) << loss << ' ' << squares;
+    }
+    EXPECT_EQ(results[0], results[1]) << loss << ' ' << squares << ' ' << limit;
   }
 }
 
