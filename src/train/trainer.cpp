@@ -15,6 +15,7 @@
 #include "sharding/replica_check.h"
 #include "train/evaluation.h"
 #include "train/layout.h"
+#include "train/memory_fit.h"
 #include "train/peak.h"
 
 namespace baleen {
@@ -43,7 +44,7 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       stop_(std::move(stop)),
       device_(create_training_device(config_, world.rank())),
       axes_(world, config_.parallelism.replicate, config_.parallelism.data, device_.get()),
-      engine_(training_engine_options(config_, device_), axes_.group()),
+      engine_(check_memory(training_engine_options(config_, device_), axes_.group()), axes_.group()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
   prepare_run_directory();
   if (data_.train != nullptr)
