@@ -192,7 +192,7 @@ class Step {
     const Arena::Scope scope(saved);
     WholeUnits whole;
     const Stage::Saved forward = stage_.forward(layers, batch, whole);
-    stage_.loss_and_backward(layers, batch, forward, loss_, gradient_scale_, whole);
+    stage_.backward(layers, batch, forward, {loss_, gradient_scale_}, whole);
   }
   void update(ops::Context& context) {
     for (int unit = 0; unit < units_.units(); ++unit) ops::sum_of_squares(context, squares_, units_.flat_gradients(unit));

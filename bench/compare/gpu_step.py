@@ -128,8 +128,9 @@ class Comparison:
     def llmc(self):
         data = token_file("llmc", 50_257)
         self.timed_lines("llm.c", [
+            "stdbuf", "-oL",  # it writes to a pipe in blocks
             self.options.llmc, "-e", "d12", "-i", data, "-j", data, "-b", str(self.micro), "-t", str(self.seq), "-d", str(self.tokens), "-x", "100",
-            "-v", "0", "-s", "0", "-h", "0", "-r", "0", "-w", "1"], r"step .*\| (\d+\.\d+) ms", 4)
+            "-v", "1000000", "-m", "1", "-s", "0", "-h", "0", "-r", "0", "-w", "1"], r"step .*\| (\d+\.\d+) ms", 4)
 
     def turn(self, number):
         programs = [self.ours, self.floor]

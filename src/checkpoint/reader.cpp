@@ -97,6 +97,13 @@ DType CheckpointReader::dtype(const std::string& name, StateKind kind) const {
   return manifest_.files[source.file].entries[source.entry].type == StoredType::BF16 ? DType::bf16 : DType::f32;
 }
 
+bool CheckpointReader::all_whole(const std::vector<Source>& sources) const {
+  return std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
+    const Placement& placement = manifest_.files[source.file].entries[source.entry].placement;
+    return placement.box == Box::whole(placement.shape);
+  });
+}
+
 void CheckpointReader::read(const Placement& wanted, float* out) {
   const std::string problem = placement_problem(wanted);
   BALEEN_CHECK(problem.empty(), problem);
@@ -104,16 +111,24 @@ void CheckpointReader::read(const Placement& wanted, float* out) {
   if (found == sources_.end())
     throw Error(ExitCode::bad_data, fmt::format("the checkpoint has no {} of parameter '{}'", kind_name(wanted.kind), wanted.name),
                 directory_.string(), "resume with the model config that wrote it");
-  if (const Shape& shape = parameters_.at(wanted.name).shape; shape != wanted.shape)
+  const Shape& shape = parameters_.at(wanted.name).shape;
+  const bool same_elements = checked_elements(shape) == checked_elements(wanted.shape);
+  // What is whole can be looked at in either shape (of a fused tensor, what a rank of tensor parallelism has is a box of a view).
+  const bool look_at_wanted = shape != wanted.shape && same_elements && wanted.box == Box::whole(wanted.shape);
+  const bool look_at_stored = shape != wanted.shape && same_elements && !look_at_wanted && all_whole(found->second);
+  if (shape != wanted.shape && !look_at_wanted && !look_at_stored)
     throw Error(ExitCode::bad_data,
                 fmt::format("parameter '{}' has shape {} in the checkpoint and {} in the model", wanted.name, format_shape(shape),
                             format_shape(wanted.shape)),
                 directory_.string(), "resume with the model config that wrote it");
 
+  Placement target = wanted;
+  if (look_at_wanted) target.shape = shape, target.box = Box::whole(shape);
   std::vector<std::pair<std::int64_t, std::int64_t>> covered;
   for (Source& source : found->second) {
-    const EntryRecord& entry = manifest_.files[source.file].entries[source.entry];
-    for_each_common_run(entry.placement, wanted, [&](const Run& run) {
+    Placement place = manifest_.files[source.file].entries[source.entry].placement;
+    if (look_at_stored) place.shape = wanted.shape, place.box = Box::whole(wanted.shape);
+    for_each_common_run(place, target, [&](const Run& run) {
       const StoredTensor& tensor = checked_tensor(source);
       open(source.file).read_floats(tensor, run.source, run.count, out + run.target);
       covered.emplace_back(run.target, run.target + run.count);

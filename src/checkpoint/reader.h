@@ -37,7 +37,8 @@ class CheckpointReader {
 
   // In what precision a parameter's state was written: of its first entry.
   DType dtype(const std::string& name, StateKind kind) const;
-  // The elements of `wanted` as fp32, out [wanted.elements()]. Touches only the files and entries that hold them; each entry's checksum is
+  // The elements of `wanted` as fp32, out [wanted.elements()]; its shape is the one written, or, where either of the two is whole, another of
+  // as many elements. Touches only the files and entries that hold them; each entry's checksum is
   // compared when it is first used. Throws Error(bad_data) naming the parameter (missing, of another shape, not whole) or the damaged file.
   void read(const Placement& wanted, float* out);
   // Elements [begin, end) of the whole tensor, whose shape must be `shape`.
@@ -57,6 +58,7 @@ class CheckpointReader {
   using Key = std::pair<std::string, StateKind>;
 
   const SafetensorsFile& open(std::size_t file);
+  bool all_whole(const std::vector<Source>& sources) const;
   // The entry's tensor in its file, which must agree with the manifest.
   const StoredTensor& tensor_of(std::size_t file, const EntryRecord& entry);
   const StoredTensor& checked_tensor(Source& source);

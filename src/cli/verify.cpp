@@ -43,15 +43,15 @@ void print_table(const VerifyReport& report, const std::vector<Refused>& refused
   fmt::print("{:<28} {:>10} {:>10} {:>10} {:>10}      {}\n", "layout", "loss", "norm", "worst", "bound", "worst parameter");
   for (const LayoutResult& r : report.layouts)
     fmt::print("{:<28} {:>10.2e} {:>10.2e} {:>10.2e} {:>10.2e} {:>4} {}\n", r.layout.text(), r.loss_error, r.grad_norm_error, r.worst_error, r.bound,
-               r.ok ? "ok" : "BAD", r.worst_parameter);
+               r.ok ? "ok" : "BAD", r.ok || r.first_bad_parameter.empty() ? r.worst_parameter : fmt::format("{} (first outside its bound: {})", r.worst_parameter, r.first_bad_parameter));
   for (const Refused& r : refused) fmt::print("{:<28} refused: {}\n", r.layout.text(), r.reason);
 }
 
 // What can run; a refused layout is listed under --all and an error by name.
-std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, int ranks, std::vector<Refused>& refused) {
+std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks, std::vector<Refused>& refused) {
   std::vector<ParallelLayout> runnable;
   for (const ParallelLayout& layout : arguments.all ? all_layouts(ranks) : parse_layouts(arguments.layouts)) {
-    std::string reason = layout_refusal(layout);
+    std::string reason = layout_refusal(layout, config.model, config.training.sequence_length, config.training.micro_batch_size);
     if (reason.empty() && layout.ranks() > ranks) reason = fmt::format("it needs {} ranks, there are {}", layout.ranks(), ranks);
     if (reason.empty()) {
       runnable.push_back(layout);
@@ -87,7 +87,7 @@ int run(const VerifyArguments& arguments, const std::vector<std::string>& comman
   config.training.steps = 0;  // no data are needed
   resolve_run(config, 1);
   std::vector<Refused> refused;
-  const std::vector<ParallelLayout> layouts = choose_layouts(arguments, ranks, refused);
+  const std::vector<ParallelLayout> layouts = choose_layouts(arguments, config, ranks, refused);
 
   // Ranks wait for the reference, which takes as long as it takes.
   constexpr double patience_s = 3600;

@@ -1,6 +1,7 @@
 // What every layer runs with.
 #pragma once
 
+#include "layers/tensor_parallel.h"
 #include "ops/context.h"
 #include "sharding/unit_storage.h"
 
@@ -11,6 +12,7 @@ struct LayerContext {
   ops::Context& ops;
   const UnitStorage& units;
   Arena& saved;
+  TensorParallel tensor = {};
 
   Tensor save(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) const {
     return allocate(saved, name, dtype, shape);
@@ -19,10 +21,10 @@ struct LayerContext {
     return allocate(ops.scratch, name, dtype, shape);
   }
   // The same, where nothing is kept: what a layer saves goes to the scratch too.
-  LayerContext keeping_nothing() const { return {ops, units, ops.scratch}; }
+  LayerContext keeping_nothing() const { return {ops, units, ops.scratch, tensor}; }
 };
 
-// The geometry of a micro-batch: N = batch · length tokens, sequence after sequence.
+// The geometry of a micro-batch: N = batch · length tokens, sequence after sequence. The residual stream has parts of it (TensorParallel).
 struct Sequences {
   std::int64_t batch = 0, length = 0;  // B, T
   Tensor positions;                    // [N] int32

@@ -6,18 +6,23 @@
 namespace baleen {
 
 void Embedding::forward(const LayerContext& context, const Sequences& sequences, const Tensor& out, const Tensor& ids) const {
-  ops::embedding_forward(context.ops, out, ids, context.units.weight(table_));
-  if (!positions_) return;
   const Arena::Scope scope(context.ops.scratch);
-  const Tensor rows = context.scratch("position embedding", out.dtype(), {out.size(0), out.size(1)});
-  ops::embedding_forward(context.ops, rows, sequences.positions, context.units.weight(*positions_));
-  ops::add(context.ops, out, out, rows);
+  const Tensor whole = context.tensor.summand(context.ops, out, "embedding summand");
+  ops::embedding_forward(context.ops, whole, ids, context.units.weight(table_));
+  if (positions_ && context.tensor.rank() == 0) {
+    const Tensor rows = context.scratch("position embedding", whole.dtype(), {whole.size(0), whole.size(1)});
+    ops::embedding_forward(context.ops, rows, sequences.positions, context.units.weight(*positions_));
+    ops::add(context.ops, whole, whole, rows);
+  }
+  context.tensor.sum(context.ops, out, whole);
 }
 
 void Embedding::backward_weight(const LayerContext& context, const Sequences& sequences, const Tensor& d_out, const Tensor& ids) const {
-  if (context.units.parameter(table_).trainable) ops::embedding_backward(context.ops, context.units.gradient(table_), d_out, ids);
+  const Arena::Scope scope(context.ops.scratch);
+  const Tensor whole = context.tensor.gather(context.ops, d_out, "embedding d_out");
+  if (context.units.parameter(table_).trainable) ops::embedding_backward(context.ops, context.units.gradient(table_), whole, ids);
   if (positions_ && context.units.parameter(*positions_).trainable)
-    ops::embedding_backward(context.ops, context.units.gradient(*positions_), d_out, sequences.positions);
+    ops::embedding_backward(context.ops, context.units.gradient(*positions_), whole, sequences.positions);
 }
 
 }  // namespace baleen

@@ -3,17 +3,22 @@
 #include <algorithm>
 
 #include "ops/cross_entropy.h"
+#include "ops/vocabulary_cross_entropy.h"
 
 namespace baleen {
 
-HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight) : head_(units, {weight}) {}
+HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight)
+    : head_(units, {weight}),
+      vocabulary_(units.parameter(weight).shape[0]),
+      first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]) {}
 
-std::int64_t HeadLoss::chunk_rows(const Stream& stream, std::int64_t tokens) const {
+std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t tokens) const {
   // Large enough for full-rate products. On the CPU small enough that a chunk's logits stay near the cache; a GPU streams them, and pays for
   // adding each chunk's part to the weight's gradient: there they are few, and of one size.
-  const bool gpu = stream.kind() == DeviceKind::gpu;
+  const bool gpu = context.ops.stream.kind() == DeviceKind::gpu;
   const std::int64_t chunk_elements = std::int64_t{gpu ? 1280 : 4} << 20;
-  std::int64_t rows = std::max<std::int64_t>(64, chunk_elements / head_.outputs() / 64 * 64);
+  const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
+  std::int64_t rows = std::max<std::int64_t>(64, chunk_elements / columns / 64 * 64);
   if (gpu) {
     const std::int64_t chunks = (tokens + rows - 1) / rows;
     rows = (tokens + 64 * chunks - 1) / (64 * chunks) * 64;
@@ -21,30 +26,49 @@ std::int64_t HeadLoss::chunk_rows(const Stream& stream, std::int64_t tokens) con
   return std::min(rows, tokens);
 }
 
-void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const {
-  const std::int64_t tokens = x.size(0), rows = chunk_rows(context.ops.stream, tokens);
+void HeadLoss::cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
+                             const Tensor& gradient_scale) const {
+  if (!context.tensor.active()) {
+    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale);
+    return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets);
+  }
   const Arena::Scope scope(context.ops.scratch);
+  const std::int64_t rows = logits.size(0);
+  const Tensor mine = context.scratch("softmax statistics", DType::f32, {rows, ops::vocabulary_statistics});
+  const Tensor all = context.scratch("softmax statistics", DType::f32, {context.tensor.size(), rows, ops::vocabulary_statistics});
+  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_);
+  context.tensor.all_gather(context.ops, all, mine);
+  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, gradient_scale);
+}
+
+void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const {
+  const Arena::Scope scope(context.ops.scratch);
+  const Tensor all = context.tensor.gather(context.ops, x, "head input");
+  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
   const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, head_.outputs()});
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
-    head_.forward(context, logits.rows(0, count), x.rows(begin, count));
-    ops::cross_entropy_forward(context.ops, loss_sum, logits.rows(0, count), targets.rows(begin, count));
+    head_.forward(context, logits.rows(0, count), all.rows(begin, count));
+    cross_entropy(context, loss_sum, logits.rows(0, count), targets.rows(begin, count), Tensor());
   }
 }
 
 void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
                                  const Tensor& gradient_scale, BackwardHalves halves) const {
-  const std::int64_t tokens = x.size(0), rows = chunk_rows(context.ops.stream, tokens);
   const Arena::Scope scope(context.ops.scratch);
+  const Tensor all = context.tensor.gather(context.ops, x, "head input");
+  const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();
+  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
   const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, head_.outputs()});
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
-    const Tensor chunk = logits.rows(0, count), input = x.rows(begin, count);
+    const Tensor chunk = logits.rows(0, count), input = all.rows(begin, count);
     head_.forward(context, chunk, input);
-    ops::cross_entropy_forward_backward(context.ops, loss_sum, chunk, targets.rows(begin, count), gradient_scale);
-    if (halves.input) head_.backward_input(context, d_x.rows(begin, count), chunk);
+    cross_entropy(context, loss_sum, chunk, targets.rows(begin, count), gradient_scale);
+    if (halves.input) head_.backward_input(context, d_all.rows(begin, count), chunk);
     if (halves.weight) head_.backward_weight(context, chunk, input);
   }
+  if (halves.input) context.tensor.sum(context.ops, d_x, d_all);
 }
 
 }  // namespace baleen

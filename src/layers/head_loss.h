@@ -1,4 +1,5 @@
-// The LM head fused with cross-entropy, over chunks of tokens, so that the [N, V] logits never exist as a whole.
+// The LM head fused with cross-entropy, over chunks of tokens, so that the [N, V] logits never exist as a whole. Ranks of axis tp each have
+// the logits of their slice of the vocabulary and exchange three numbers a token.
 #pragma once
 
 #include "layers/linear.h"
@@ -18,7 +19,7 @@ class HeadLoss {
 
   // loss_sum [1] fp64 += Σ token losses over the valid targets.
   void loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const;
-  // The same and the chosen halves of backward: d_x [N, C] is written, the weight's gradient added to. x [N, C], targets [N] int32,
+  // The same and the chosen halves of backward: d_x is written, the weight's gradient added to. x and d_x are parts of [N, C], targets [N] int32,
   // gradient_scale [1] fp32 (see ops/cross_entropy.h).
   void loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
                          const Tensor& gradient_scale, BackwardHalves halves) const;
@@ -26,9 +27,13 @@ class HeadLoss {
   void logits(const LayerContext& context, const Tensor& out, const Tensor& x) const { head_.forward(context, out, x); }
 
  private:
-  std::int64_t chunk_rows(const Stream& stream, std::int64_t tokens) const;
+  std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens) const;
+  // Of a chunk of logits; gradient_scale undefined: the loss alone.
+  void cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
+                     const Tensor& gradient_scale) const;
 
   Linear head_;
+  std::int64_t vocabulary_, first_;  // V, and the first row that this rank has
 };
 
 }  // namespace baleen

@@ -28,7 +28,8 @@ Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights
     const ParameterDescription& description = units.parameter(part);
     BALEEN_CHECK(description.shape.size() == 2, description.name);
     const bool by_output = weight_shape == WeightShape::output_input;
-    const std::int64_t outputs = description.shape[by_output ? 0 : 1], inputs = description.shape[by_output ? 1 : 0];
+    const std::vector<std::int64_t> shape = description.held_shape();
+    const std::int64_t outputs = shape[by_output ? 0 : 1], inputs = shape[by_output ? 1 : 0];
     BALEEN_CHECK(i == 0 || inputs == inputs_, description.name, inputs, inputs_);
     inputs_ = inputs;
     const std::size_t begin = units.layout(part.unit).offset(part.index);
@@ -45,6 +46,7 @@ Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights
 void Linear::add_bias(const UnitStorage& units, ParameterId bias, std::int64_t outputs) {
   const ParameterDescription& description = units.parameter(bias);
   BALEEN_CHECK(description.elements() == outputs, description.name, outputs);
+  if (description.split.dim < 0) adds_bias_ = description.held.counts;
   if (!biases_.empty()) {
     Bias& last = biases_.back();
     const std::size_t end = units.layout(last.first.unit).offset(last.first.index) + static_cast<std::size_t>(last.outputs);
@@ -73,12 +75,12 @@ void Linear::forward(const LayerContext& context, const Tensor& y, const Tensor&
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     const Matrix weight = matrix(run, context.units.weight(run.first)).transpose(), out = Matrix(y).column_range(run.begin, run.outputs);
-    if (together)
+    if (together && adds_bias_)
       ops::matmul_with_bias(context.ops, out, x, weight, joined(biases_[i], context.units.weight(biases_[i].first)));
     else
       ops::matmul(context.ops, out, x, weight);
   }
-  if (together) return;
+  if (together || !adds_bias_) return;
   for (const Bias& bias : biases_)
     ops::bias_add(context.ops, columns_of(y, bias.begin, bias.outputs), outputs_, joined(bias, context.units.weight(bias.first)));
 }

@@ -22,7 +22,7 @@ class Linear {
   std::int64_t inputs() const { return inputs_; }    // I
   std::int64_t outputs() const { return outputs_; }  // O
 
-  // y [N, O] = x [N, I] · Wᵀ + bias.
+  // y [N, O] = x [N, I] · Wᵀ + bias. Where the weight is row-parallel, y is a summand and one rank's has the bias.
   void forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
   // The same into `before`, and y [N, O] = gelu(before).
   void forward_gelu(const LayerContext& context, const Tensor& y, const Tensor& before, const Tensor& x) const;
@@ -52,6 +52,7 @@ class Linear {
   ops::Matrix matrix(const Run& run, const Tensor& tensor) const;
 
   WeightShape weight_shape_;
+  bool adds_bias_ = true;
   std::vector<Run> runs_;
   std::vector<Bias> biases_;
   std::int64_t inputs_ = 0, outputs_ = 0;

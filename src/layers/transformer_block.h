@@ -1,4 +1,4 @@
-// One pre-norm block:  x += attention(norm(x));  x += mlp(norm(x)).
+// One pre-norm block:  x += attention(norm(x));  x += mlp(norm(x)). Tensors [n, C] are the stream's part on this rank (TensorParallel).
 #pragma once
 
 #include "layers/attention.h"
@@ -7,7 +7,7 @@
 
 namespace baleen {
 
-// [N, C] buffers that hold the sub-layers' outputs until the next norm adds them; one set serves all blocks of a stage.
+// [n, C] buffers that hold the sub-layers' outputs until the next norm adds them; one set serves all blocks of a stage.
 struct BlockDeltas {
   Tensor attention, mlp;
   Tensor middle;  // the stream between attention and MLP where no block keeps it (Recompute::full); else undefined
@@ -33,7 +33,7 @@ class TransformerBlock {
   struct Gradients {
     Attention::Gradients attention;
     Mlp::Gradients mlp;
-    Tensor d_attention_norm, d_mlp_norm;  // [N, C], gradients of the norms' outputs
+    Tensor d_attention_norm, d_mlp_norm;  // [n, C], gradients of the norms' outputs
   };
 
   TransformerBlock(Norm attention_norm, Attention attention, Norm mlp_norm, Mlp mlp);
@@ -45,7 +45,7 @@ class TransformerBlock {
   Saved restore(const LayerContext& context, const Sequences& sequences, const Saved& saved) const;
   void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const BlockDeltas& deltas,
                       ResidualStream& stream) const;
-  // d_in [N, C] from d_out [N, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.
+  // d_in [n, C] from d_out [n, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
                            const Tensor& d_out) const {
     return backward_input(context, sequences, saved, d_in, d_out, /*norm_weights=*/false);
@@ -60,6 +60,8 @@ class TransformerBlock {
   }
 
  private:
+  // delta [n, C] = attention of the gathered `normed` [n, C], summed over the ranks of axis tp.
+  Attention::Saved attend(const LayerContext& context, const Sequences& sequences, const Tensor& delta, const Tensor& normed) const;
   // `norm_weights`: whether the gradients of the norms' weights belong to this half.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
                            const Tensor& d_out, bool norm_weights) const;

@@ -7,6 +7,8 @@
 #include "layers/embedding.h"
 #include "layers/transformer_block.h"
 #include "model/model_config.h"
+#include "model/stage_layers.h"
+#include "model/tensor_slices.h"
 
 namespace baleen {
 
@@ -23,7 +25,13 @@ struct Family {
 
 // `config` is complete and valid.
 const Family& family_of(const ModelConfig& config);
+// Of the whole model on one rank.
 std::vector<UnitDescription> model_units(const ModelConfig& config);
+// Of the stages that a rank has, one behind the other: of each the embedding, its blocks, the head, and behind it a copy of the embedding
+// where the head is tied to it and the embedding belongs to another stage.
+std::vector<UnitDescription> stage_units(const ModelConfig& config, const std::vector<StageLayers>& stages, const TensorRank& tensor);
+// Of one stage among them.
+int stage_unit_count(const ModelConfig& config, const StageLayers& stage);
 
 // Llama and its relatives: Mistral (the same), Qwen2 (biases of Q, K and V), Qwen3 (QK-norm).
 const Family& llama_family();

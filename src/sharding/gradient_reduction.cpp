@@ -23,7 +23,8 @@ GradientReduction::~GradientReduction() {
   const char* const reason = "a training step ended before its gradients were reduced";
   group_.reduce.abort(reason);
   group_.gather.abort(reason);
-  if (group_.replicas != nullptr) group_.replicas->abort(reason);
+  for (Communicator* const other : {group_.replicas, group_.tensor, group_.kv_heads})
+    if (other != nullptr) other->abort(reason);
   for (const Event& event : events) {
     try {
       event.wait();
@@ -52,17 +53,44 @@ void GradientReduction::done(int unit, ops::Context& compute) {
   if (storage_.stage() >= 2) storage_.gradient_pool().set_owner(storage_.gradient_pool().slot(unit), -1);
   if (compute.stream.measuring()) return;
   if (storage_.stage() < 2) {
-    if (last_ && !alone()) pending_.push_back(storage_.stage() == 0 ? reduce_whole(unit, compute.stream.record()) : reduce_to_slice(unit, compute.stream.record()));
+    if (!last_) return;
+    const Event filled = sum_copies(unit, storage_.flat_gradients(unit).as<float>(), compute.stream.record());
+    if (alone())
+      pending_.push_back(filled);
+    else
+      pending_.push_back(storage_.stage() == 0 ? reduce_whole(unit, filled) : reduce_to_slice(unit, filled));
     return;
   }
+  const Event filled = sum_copies(unit, static_cast<float*>(storage_.gradient_pool().memory(unit)), compute.stream.record());
   // The first micro-step writes the slice, others leave their sum in the pool until it is added.
   const auto index = static_cast<std::size_t>(unit);
   InFlight& in_flight = in_flight_[static_cast<std::size_t>(storage_.gradient_pool().slot(unit))];
   in_flight = {unit, {}, slice_has_value_[index], last_};
   const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
   in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(), static_cast<std::size_t>(own.elements()),
-                                                   DType::f32, op_, compute.stream.record());
+                                                   DType::f32, op_, filled);
   slice_has_value_[index] = true;
+}
+
+Event GradientReduction::sum_copies(int unit, float* gradients, Event filled) {
+  const UnitLayout& layout = storage_.layout(unit);
+  const auto sum = [&](Communicator* axis, SliceRange range) {
+    if (axis == nullptr || range.size() == 0) return;
+    filled = axis->all_reduce(gradients + range.begin, gradients + range.begin, range.size(), DType::f32, ReduceOp::sum, filled);
+  };
+  sum(group_.kv_heads, layout.summed_over_some());
+  sum(group_.tensor, layout.summed_over_all());
+  return filled;
+}
+
+void GradientReduction::sum_tied(ops::Context& compute) {
+  if (group_.tied == nullptr) return;
+  for (int unit = 0; unit < storage_.units(); ++unit) {
+    if (storage_.unit(unit).kind != UnitKind::embedding) continue;
+    const Tensor own = storage_.updated_gradients(unit);
+    waits_.wait(compute.stream, group_.tied->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), DType::f32, ReduceOp::sum,
+                                                        compute.stream.record()));
+  }
 }
 
 Event GradientReduction::reduce_whole(int unit, Event filled) {
@@ -102,6 +130,7 @@ void GradientReduction::wait(ops::Context& compute) {
   for (InFlight& in_flight : in_flight_) finish(in_flight, compute);
   for (const Event& event : pending_) waits_.wait(compute.stream, event);
   pending_.clear();
+  sum_tied(compute);
 }
 
 }  // namespace baleen

@@ -14,7 +14,8 @@ namespace baleen {
 //   0     all-reduce of the unit, once a step                       every rank ends with the whole sum
 //   1     reduce-scatter, once a step                               each rank ends with the sum of its slice
 //   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps in fp32
-// Across replicas (HSDP) the owned slice is then all-reduced.
+// Across replicas (HSDP) the owned slice is then all-reduced. Before that, the gradients of parameters of which other ranks of axis tp hold
+// copies, and computed parts, are summed over these; and at the end those of an embedding tied across pipeline stages.
 class GradientReduction {
  public:
   // `op`: sum when the loss is scaled by 1 / (valid tokens of the global batch), avg when by size / that.
@@ -44,6 +45,9 @@ class GradientReduction {
   };
 
   bool alone() const { return group_.reduce.size() == 1 && group_.replicas == nullptr; }
+  // The sums over copies of the unit's gradients, which begin at `gradients`.
+  Event sum_copies(int unit, float* gradients, Event filled);
+  void sum_tied(ops::Context& compute);
   Event reduce_whole(int unit, Event filled);
   Event reduce_to_slice(int unit, Event filled);
   void finish(InFlight& in_flight, ops::Context& compute);

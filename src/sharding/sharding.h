@@ -29,6 +29,8 @@ class Sharding {
 
   GradientReduction& gradients() { return gradients_; }
   WeightGathering& weights() { return weights_; }
+  // Of other communication that the compute stream waits for, too.
+  CommWaits& waits() { return waits_; }
   // Nanoseconds the compute stream has waited for communication since construction.
   std::uint64_t exposed_nanoseconds() const { return waits_.nanoseconds(); }
 

@@ -1,19 +1,23 @@
 #include "sharding/unit_pool.h"
 
 #include <algorithm>
+#include <array>
 
 namespace baleen {
 
-std::vector<int> pool_slots(int units, bool ends_share) {
+std::vector<int> pool_slots(const std::vector<UnitDescription>& units, bool ends_share) {
   std::vector<int> slots;
-  const int first_block_slot = ends_share ? 1 : 2;
-  for (int unit = 0; unit < units; ++unit) {
-    if (unit == 0)
-      slots.push_back(0);
-    else if (unit == units - 1)
-      slots.push_back(ends_share ? 0 : 1);
+  int blocks = 0, embedding = -1, head = -1, used = 0;
+  std::array<int, 2> block_slots{-1, -1};
+  const auto slot = [&](int& of) {
+    if (of < 0) of = used++;
+    return of;
+  };
+  for (const UnitDescription& unit : units) {
+    if (unit.kind == UnitKind::block)
+      slots.push_back(slot(block_slots[static_cast<std::size_t>(blocks++ % 2)]));
     else
-      slots.push_back(first_block_slot + unit % 2);
+      slots.push_back(slot(unit.kind == UnitKind::embedding || ends_share ? embedding : head));
   }
   return slots;
 }

@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "device/device.h"
+#include "sharding/parameter.h"
 
 namespace baleen {
 
-// The slot of each unit. Blocks, the units between the first and the last, take turns in two slots, so that one can be filled while the
-// other is used. The first and the last unit (embedding and head) share a slot where they are never in use together.
-std::vector<int> pool_slots(int units, bool ends_share);
+// The slot of each unit. Blocks take turns in two slots, so that one can be filled while the other is used. Embedding and head share a slot
+// where they are never in use together.
+std::vector<int> pool_slots(const std::vector<UnitDescription>& units, bool ends_share);
 
 class UnitPool {
  public:

@@ -43,7 +43,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
   weights_ = device.allocate("weights", weights * compute_bytes);
-  const std::vector<int> slots = pool_slots(this->units(), options.ends_share);
+  const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
   if (options.stage == 3) weight_pool_ = UnitPool(device, "weights pool", whole_weights, slots);
   if (options.kind != StorageKind::training) return;
   gradients_ = device.allocate("gradients", gradients * sizeof(float));
@@ -76,6 +76,12 @@ std::int64_t UnitStorage::parameter_count() const {
   return count;
 }
 
+bool UnitStorage::holds(std::string_view name) const {
+  for (const ParameterId id : parameters())
+    if (parameter(id).name == name) return true;
+  return false;
+}
+
 SliceRange UnitStorage::updated(int unit) const {
   return options_.stage == 0 ? SliceRange{0, layout(unit).trainable_elements()} : slice(unit);
 }
@@ -94,7 +100,7 @@ SliceRange UnitStorage::kept(ParameterId id) const {
 Tensor UnitStorage::shaped(ParameterId id, void* unit_begin, DType dtype) const {
   const ParameterDescription& description = parameter(id);
   void* data = unit_begin == nullptr ? nullptr : static_cast<std::byte*>(unit_begin) + layout(id.unit).offset(id.index) * dtype_bytes(dtype);
-  const auto& shape = description.shape;
+  const std::vector<std::int64_t> shape = description.held_shape();
   BALEEN_CHECK(shape.size() == 1 || shape.size() == 2, shape.size());
   return shape.size() == 1 ? Tensor(data, dtype, {shape[0]}) : Tensor(data, dtype, {shape[0], shape[1]});
 }
@@ -234,8 +240,15 @@ void UnitStorage::initialize_weights(std::uint64_t seed) {
         switch (description.initializer) {
           case Initializer::zeros: out[i] = 0.0f; break;
           case Initializer::ones: out[i] = 1.0f; break;
-          case Initializer::normal: out[i] = description.standard_deviation * normal_at(philox, begin + static_cast<std::uint64_t>(i)); break;
+          case Initializer::normal: break;
         }
+      }
+      if (description.initializer == Initializer::normal) {
+        description.for_each_run({begin, begin + static_cast<std::size_t>(count)}, [&](std::size_t held, std::size_t global, std::size_t run) {
+          float* const to = out + (held - begin);
+#pragma omp parallel for schedule(static) if (run > 4096)
+          for (std::size_t i = 0; i < run; ++i) to[i] = description.standard_deviation * normal_at(philox, global + i);
+        });
       }
       store(id, {begin, begin + static_cast<std::size_t>(count)}, out);
     }

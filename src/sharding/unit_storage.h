@@ -56,9 +56,11 @@ class UnitStorage {
   // All parameters, unit by unit. The one named `name`; BALEEN_CHECK fails when there is none.
   std::vector<ParameterId> parameters() const;
   ParameterId find(std::string_view name) const;
+  bool holds(std::string_view name) const;
+  // Elements of what this rank's layout has.
   std::int64_t parameter_count() const;
 
-  // Views in the parameter's shape: the weight in the compute dtype, the gradient in fp32. In stages whose pool holds them they are valid
+  // Views in the shape that this rank holds of the parameter: the weight in the compute dtype, the gradient in fp32. In stages whose pool holds them they are valid
   // between needed and done (unit_access.h).
   Tensor weight(ParameterId id) const;
   Tensor gradient(ParameterId id) const;

@@ -5,8 +5,8 @@
 
 #include "base/rng.h"
 #include "device/gpu.h"
-#include "train/data_parallel.h"
 #include "train/memory_fit.h"
+#include "train/parallel_axes.h"
 #include "train/peak.h"
 #include "train/step.h"
 
@@ -52,8 +52,8 @@ double median(std::vector<double> values) {
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
   const std::shared_ptr<Device> device = create_training_device(config, world.rank());
-  const DataAxes axes(world, config.parallelism.replicate, config.parallelism.data, device.get());
-  Engine engine(check_memory(training_engine_options(config, device), axes.group()), axes.group());
+  const ParallelAxes axes(world, layout_of(config.parallelism), config.model, device.get());
+  Engine engine(check_memory(training_engine_options(config, device), axes.groups()), axes.groups());
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
   engine.units().initialize_weights(config.training.seed);
   const RandomBatches batches(config);

@@ -22,7 +22,6 @@ void refuse_missing_features(const Config& config) {
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
-  refuse(config.parallelism.tensor != 1, "parallelism.tensor", "set parallelism.tensor = 1 and use data parallelism");
   refuse(config.parallelism.context != 1, "parallelism.context", "set parallelism.context = 1 and use data parallelism");
   refuse(config.parallelism.pipeline != 1, "parallelism.pipeline", "set parallelism.pipeline = 1 and use data parallelism");
   refuse(config.parallelism.virtual_stages != 1, "parallelism.virtual_stages", "set parallelism.virtual_stages = 1");

@@ -5,6 +5,7 @@
 #include "model/family.h"
 #include "model/rope_table.h"
 #include "ops/cross_entropy.h"
+#include "ops/embedding.h"
 #include "ops/threads.h"
 
 namespace baleen {
@@ -21,23 +22,32 @@ StorageOptions storage_options(const EngineOptions& options, const DataGroup& gr
           .ends_share = !options.model.tie_word_embeddings};
 }
 
+TensorRank tensor_rank(const EngineOptions& options, const EngineGroups& groups) {
+  if (groups.tensor == nullptr) return {};
+  return {groups.tensor->rank(), groups.tensor->size(), options.sequence_parallel};
+}
+
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, const DataGroup& group)
+Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
     : options_(options),
-      group_(group),
+      groups_(groups),
       device_(options.device != nullptr ? options.device : create_cpu_device()),
       stream_(device_->create_stream()),
-      units_(*device_, model_units(options.model), storage_options(options, group)),
+      units_(*device_, stage_units(options.model, {StageLayers::whole(options.model)}, tensor_rank(options, groups)), storage_options(options, groups.data)),
       stage_(options.model, units_, options.recompute),
-      sharding_(group, units_, options.reduction),
+      sharding_(groups.data, units_, options.reduction),
       context_{*stream_, scratch_} {
+  if (groups.tensor != nullptr) tensor_ = TensorParallel(*groups.tensor, options.sequence_parallel, sharding_.waits());
+  const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
+  if (!table.held_whole()) first_id_ = table.held.begin[0];
+  ids_here_ = table.held_shape()[0];
   if (options.threads > 0) ops::set_threads(options.threads);
   plan_memory();
 
   // The micro-batch and the tables live as long as the engine.
   const std::int64_t batch = options.micro_batch_size, length = options.sequence_length, tokens = batch * length;
-  const RopeTable table = make_rope_table(options.model, length);
+  const RopeTable rotary = make_rope_table(options.model, length);
   const std::int64_t half = rope_columns(options.model);
   Arena fixed;
   const auto layout = [&] {
@@ -54,8 +64,8 @@ Engine::Engine(const EngineOptions& options, const DataGroup& group)
   fixed.release(0);
   fixed.bind(fixed_memory_.data(), fixed_memory_.bytes());
   layout();
-  stream_->copy(micro_batch_.sequences.cosines.data(), table.cosines.data(), table.cosines.size() * sizeof(float));
-  stream_->copy(micro_batch_.sequences.sines.data(), table.sines.data(), table.sines.size() * sizeof(float));
+  stream_->copy(micro_batch_.sequences.cosines.data(), rotary.cosines.data(), rotary.cosines.size() * sizeof(float));
+  stream_->copy(micro_batch_.sequences.sines.data(), rotary.sines.data(), rotary.sines.size() * sizeof(float));
   std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(length));
   stream_->copy(micro_batch_.sequences.positions.data(), positions.data(), positions.size() * sizeof(std::int32_t));
@@ -66,7 +76,7 @@ void Engine::plan_memory() {
   const auto measuring = device_->create_measuring_stream();
   Arena scratch, saved;
   ops::Context context{*measuring, scratch};
-  const LayerContext layers{context, units_, saved};
+  const LayerContext layers{context, units_, saved, tensor_};
   const std::int64_t batch = options_.micro_batch_size, length = options_.sequence_length, tokens = batch * length;
   micro_batch_.sequences.batch = batch;
   micro_batch_.sequences.length = length;
@@ -95,30 +105,44 @@ void Engine::run_micro_batch(Pass pass, const LayerContext& layers) {
   Sharding::Pass access(sharding_, layers.ops);
   const Stage::Saved saved = stage_.forward(layers, micro_batch_, access);
   if (pass == Pass::gradients)
-    stage_.loss_and_backward(layers, micro_batch_, saved, loss_sum_, gradient_scale_, access);
+    stage_.backward(layers, micro_batch_, saved, {loss_sum_, gradient_scale_}, access);
   else
     stage_.loss(layers, micro_batch_, saved, loss_sum_, access);
 }
 
 void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
-  // A micro-batch that the sequences do not fill is filled up with targets to ignore.
-  const std::int64_t length = options_.sequence_length, count = std::min(options_.micro_batch_size, batch.sequences - first);
-  const auto elements = static_cast<std::size_t>(count * length), begin = static_cast<std::size_t>(first * length);
-  stream_->copy(micro_batch_.ids.data(), batch.inputs.data() + begin, elements * sizeof(std::int32_t));
-  stream_->copy(micro_batch_.targets.data(), batch.targets.data() + begin, elements * sizeof(std::int32_t));
-  if (count == options_.micro_batch_size) return;
-  const std::int64_t missing = (options_.micro_batch_size - count) * length;
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(missing), 0), targets(static_cast<std::size_t>(missing), ops::ignore_index);
-  stream_->copy(micro_batch_.ids.rows(count * length, missing).data(), ids.data(), ids.size() * sizeof(std::int32_t));
-  stream_->copy(micro_batch_.targets.rows(count * length, missing).data(), targets.data(), targets.size() * sizeof(std::int32_t));
+  const std::int64_t length = options_.sequence_length, elements = options_.micro_batch_size * length;
+  const std::int64_t begin = first * length, count = std::clamp<std::int64_t>(batch.sequences * length - begin, 0, elements);
+  const bool as_they_are = count == elements && !tensor_.active();
+  if (!as_they_are) {
+    local_ids_.assign(static_cast<std::size_t>(elements), 0);
+    std::copy_n(batch.inputs.begin() + (count > 0 ? begin : 0), count, local_ids_.begin());
+  }
+  if (tensor_.active())
+    for (std::int32_t& id : local_ids_) {
+      const std::int64_t row = id - first_id_;
+      id = row >= 0 && row < ids_here_ ? static_cast<std::int32_t>(row) : ops::absent_id;
+    }
+  const std::int32_t* const ids = as_they_are ? batch.inputs.data() + begin : local_ids_.data();
+  stream_->copy(micro_batch_.ids.data(), ids, static_cast<std::size_t>(elements) * sizeof(std::int32_t));
+  if (count > 0) stream_->copy(micro_batch_.targets.data(), batch.targets.data() + begin, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+  if (count == elements) return;
+  const std::vector<std::int32_t> ignored(static_cast<std::size_t>(elements - count), ops::ignore_index);
+  stream_->copy(micro_batch_.targets.rows(count, elements - count).data(), ignored.data(), ignored.size() * sizeof(std::int32_t));
   stream_->synchronize();
+}
+
+double Engine::counted_loss() {
+  double loss_sum = 0;
+  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
+  stream_->synchronize();
+  return groups_.data.counts_losses ? loss_sum : 0;
 }
 
 void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
-  const double share = options_.reduction == ReduceOp::avg ? group_.batch.size() : 1;
+  const double share = options_.reduction == ReduceOp::avg ? groups_.data.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
-  const LayerContext layers{context_, units_, saved_};
   GradientReduction& reduction = sharding_.gradients();
   reduction.begin_step(*stream_);
   stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
@@ -126,30 +150,24 @@ void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
   for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
     reduction.begin_micro_step(first + options_.micro_batch_size == batch.sequences);
     load_micro_batch(batch, first);
-    run_micro_batch(Pass::gradients, layers);
+    run_micro_batch(Pass::gradients, layers());
   }
   reduction.wait(context_);
+  if (!groups_.data.counts_losses) stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
 }
 
 double Engine::gradients(const HostBatch& batch, double valid_tokens) {
   enqueue_gradients(batch, valid_tokens);
-  double loss_sum = 0;
-  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
-  stream_->synchronize();
-  return loss_sum;
+  return counted_loss();
 }
 
-double Engine::loss(const HostBatch& batch) {
-  const LayerContext layers{context_, units_, saved_};
+double Engine::loss(const HostBatch& batch, std::int64_t micro_steps) {
   stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
-  for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
-    load_micro_batch(batch, first);
-    run_micro_batch(Pass::loss, layers);
+  for (std::int64_t step = 0; step < micro_steps; ++step) {
+    load_micro_batch(batch, step * options_.micro_batch_size);
+    run_micro_batch(Pass::loss, layers());
   }
-  double loss_sum = 0;
-  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
-  stream_->synchronize();
-  return loss_sum;
+  return counted_loss();
 }
 
 }  // namespace baleen

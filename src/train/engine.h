@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "device/device.h"
@@ -25,6 +27,16 @@ struct EngineOptions {
   Recompute recompute = Recompute::none;
   std::shared_ptr<Device> device = nullptr;              // none: the processor
   bool offload = false;                                  // states in host memory
+  bool sequence_parallel = true;                         // where axis tp has several ranks
+};
+
+// The communicators that an engine works over. Owns nothing.
+struct EngineGroups {
+  DataGroup data;
+  Communicator* tensor = nullptr;  // axis tp: activations; nullptr: one rank
+
+  EngineGroups(DataGroup data_, Communicator* tensor_ = nullptr) : data(std::move(data_)), tensor(tensor_) {}  // NOLINT
+  EngineGroups(Communicator& axis) : data(axis) {}                                                             // NOLINT
 };
 
 // Sequences in host memory, [sequences, T] each; targets may be ops::ignore_index.
@@ -35,27 +47,33 @@ struct HostBatch {
 
 class Engine {
  public:
-  // `group`: the ranks that share each global batch. Runs every pass once without memory to learn what it needs, then allocates that.
-  Engine(const EngineOptions& options, const DataGroup& group);
+  // Runs every pass once without memory to learn what it needs, then allocates that.
+  Engine(const EngineOptions& options, const EngineGroups& groups);
 
   UnitStorage& units() { return units_; }
   const UnitStorage& units() const { return units_; }
   Device& device() const { return *device_; }
   ops::Context& context() { return context_; }
-  const DataGroup& group() const { return group_; }
-  // The ranks that share the global batch.
-  Communicator& axis() { return group_.batch; }
+  const DataGroup& group() const { return groups_.data; }
+  // Every rank of the layout.
+  Communicator& everyone() { return *groups_.data.everyone; }
 
   // The gradients of this rank's `batch`, micro-batch by micro-batch (sequences: a multiple of the micro-batch), each unit reduced over the
   // group as soon as a micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over the
-  // `valid_tokens` of the global batch. Returns this rank's Σ token losses.
+  // `valid_tokens` of the global batch. Returns this rank's Σ token losses; 0 where another rank counts the same.
   double gradients(const HostBatch& batch, double valid_tokens);
   // The same, only enqueued: the sum is in loss_sum() then, and on a GPU the batch is read until the work is done.
   void enqueue_gradients(const HostBatch& batch, double valid_tokens);
   // [1] fp64, in device memory.
   const Tensor& loss_sum() const { return loss_sum_; }
-  // Σ token losses of this rank's sequences (any number), without gradients.
-  double loss(const HostBatch& batch);
+  // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the same).
+  double loss(const HostBatch& batch, std::int64_t micro_steps);
+  double loss(const HostBatch& batch) { return loss(batch, micro_steps(batch.sequences)); }
+
+  // Micro-steps that so many sequences take.
+  std::int64_t micro_steps(std::int64_t sequences) const { return (sequences + options_.micro_batch_size - 1) / options_.micro_batch_size; }
+  // Whether this rank is the one, of those that read the same sequences, that counts their tokens.
+  bool counts_batch() const { return groups_.data.counts_batch; }
 
   // To be called when the optimizer has changed this rank's slices; and before anything but a pass reads the weights, which afterwards
   // are no longer written by work on the device.
@@ -72,18 +90,24 @@ class Engine {
 
  private:
   enum class Pass { gradients, loss };
+  LayerContext layers() { return {context_, units_, saved_, tensor_}; }
+  double counted_loss();
   void run_micro_batch(Pass pass, const LayerContext& layers);
+  // The micro-batch that begins with sequence `first`; what the batch does not have is filled up with targets to ignore.
   void load_micro_batch(const HostBatch& batch, std::int64_t first);
   // Sizes the arenas by a dry run over every pass the storage allows.
   void plan_memory();
 
   EngineOptions options_;
-  DataGroup group_;
+  EngineGroups groups_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   UnitStorage units_;
   Stage stage_;
   Sharding sharding_;
+  TensorParallel tensor_;
+  std::int64_t first_id_ = 0, ids_here_ = 0;  // the rows of the embedding's table that this rank has
+  std::vector<std::int32_t> local_ids_;
   Arena scratch_, saved_;
   ops::Context context_;
   Buffer scratch_memory_, saved_memory_, fixed_memory_;

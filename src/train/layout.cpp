@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "model/tensor_slices.h"
 #include "train/toml_section.h"
 
 namespace baleen {
@@ -108,11 +109,13 @@ std::vector<ParallelLayout> all_layouts(std::int64_t ranks) {
   return layouts;
 }
 
-std::string layout_refusal(const ParallelLayout& layout) {
+std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length, std::int64_t micro_batch_size) {
   const auto refuse = [](const char* what) { return fmt::format("{} is not available in this build", what); };
-  if (layout.tp != 1) return refuse("tensor parallelism");
+  if (std::string reason = tensor_refusal(model, static_cast<int>(layout.tp)); !reason.empty()) return reason;
   if (layout.cp != 1) return refuse("context parallelism");
   if (layout.pp != 1 || layout.virtual_stages != 1) return refuse("pipeline parallelism");
+  if (sequence_length * micro_batch_size / layout.cp % layout.tp != 0)
+    return fmt::format("sequences of {} tokens cannot be divided by tp = {}", sequence_length / layout.cp, layout.tp);
   return "";
 }
 

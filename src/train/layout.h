@@ -25,7 +25,7 @@ std::vector<ParallelLayout> parse_layouts(const std::string& text);
 std::vector<ParallelLayout> all_layouts(std::int64_t ranks);
 // The layout that a resolved [parallelism] asks for.
 ParallelLayout layout_of(const ParallelismConfig& config);
-// Why this build cannot run a layout, or empty.
-std::string layout_refusal(const ParallelLayout& layout);
+// Why a layout cannot run for this model, or empty.
+std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length, std::int64_t micro_batch_size);
 
 }  // namespace baleen

@@ -58,7 +58,7 @@ std::vector<Change> possible_changes(const EngineOptions& options) {
   return changes;
 }
 
-std::string what_would_fit(const EngineOptions& options, const DataGroup& group, Device& device, std::size_t available) {
+std::string what_would_fit(const EngineOptions& options, const EngineGroups& groups, Device& device, std::size_t available) {
   std::string fitting;
   EngineOptions all = options;
   bool smaller_micro_batch = false;
@@ -68,13 +68,13 @@ std::string what_would_fit(const EngineOptions& options, const DataGroup& group,
     change.apply(all);
     const bool of_micro_batch = changed.micro_batch_size != options.micro_batch_size;
     if (of_micro_batch && smaller_micro_batch) continue;  // the largest that fits is enough
-    const std::size_t bytes = training_memory(changed, group, device).bytes;
+    const std::size_t bytes = training_memory(changed, groups, device).bytes;
     if (bytes > available) continue;
     smaller_micro_batch = smaller_micro_batch || of_micro_batch;
     fitting += fmt::format("\n    {} ({:.2f} GiB)", change.setting, gib(bytes));
   }
   if (!fitting.empty()) return "any of these would fit:" + fitting;
-  const std::size_t bytes = training_memory(all, group, device).bytes;
+  const std::size_t bytes = training_memory(all, groups, device).bytes;
   if (bytes <= available)
     return fmt::format("no single setting is enough; together these fit ({:.2f} GiB): micro_batch_size = {}, recompute = \"full\"{}, offload = \"optimizer\"",
                        gib(bytes), all.micro_batch_size, all.state == DType::bf16 ? ", state_dtype = \"bf16\"" : "");
@@ -83,27 +83,27 @@ std::string what_would_fit(const EngineOptions& options, const DataGroup& group,
 
 }  // namespace
 
-TrainingMemory training_memory(EngineOptions options, const DataGroup& group, Device& device) {
+TrainingMemory training_memory(EngineOptions options, const EngineGroups& groups, Device& device) {
   options.device = create_counting_device(device);
   options.threads = 0;
-  Engine engine(options, group);
+  Engine engine(options, groups);
   const AdamWOptimizer optimizer({}, engine.device(), engine.units());
   return {engine.named_allocations(), engine.device().peak_bytes()};
 }
 
-EngineOptions check_memory(EngineOptions options, const DataGroup& group, Device& device, std::size_t available) {
-  const TrainingMemory memory = training_memory(options, group, device);
+EngineOptions check_memory(EngineOptions options, const EngineGroups& groups, Device& device, std::size_t available) {
+  const TrainingMemory memory = training_memory(options, groups, device);
   if (memory.bytes <= available) return options;
   throw Error(ExitCode::out_of_memory,
               fmt::format("training needs {:.2f} GiB, and {:.2f} GiB are free:{}", gib(memory.bytes), gib(available), largest_allocations(memory)),
-              device.description(), what_would_fit(options, group, device, available));
+              device.description(), what_would_fit(options, groups, device, available));
 }
 
-EngineOptions check_memory(EngineOptions options, const DataGroup& group) {
+EngineOptions check_memory(EngineOptions options, const EngineGroups& groups) {
   if (options.device == nullptr || options.device->kind() != DeviceKind::gpu) return options;
   Device& device = *options.device;
   const std::size_t free = free_bytes(device);
-  return check_memory(std::move(options), group, device, free > libraries_bytes ? free - libraries_bytes : 0);
+  return check_memory(std::move(options), groups, device, free > libraries_bytes ? free - libraries_bytes : 0);
 }
 
 }  // namespace baleen

@@ -27,15 +27,15 @@ TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const Batc
       late_(engine.device().kind() == DeviceKind::gpu ? 1 : 0),
       host_(create_host_memory(engine.device())),
       squares_(engine.device().allocate("gradient norm", sizeof(double))) {
-  const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.axis().size() * batches.sequence_length());
+  const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.group().data_size * batches.sequence_length());
   for (std::size_t i = 0; i <= static_cast<std::size_t>(late_); ++i)
     slots_[i] = {host_->allocate("inputs", elements * sizeof(std::int32_t)), host_->allocate("targets", elements * sizeof(std::int32_t)),
                  host_->allocate("loss and norm", 2 * sizeof(double))};
 }
 
 HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) const {
-  const std::int64_t sequences = batches_.global_batch_size() / engine_.axis().size();
-  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.axis().rank() * sequences, sequences, slot.inputs.as<std::int32_t>(),
+  const std::int64_t sequences = batches_.global_batch_size() / engine_.group().data_size;
+  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.group().data_rank * sequences, sequences, slot.inputs.as<std::int32_t>(),
                 slot.targets.as<std::int32_t>());
   const auto elements = static_cast<std::size_t>(sequences * batches_.sequence_length());
   return {{slot.inputs.as<std::int32_t>(), elements}, {slot.targets.as<std::int32_t>(), elements}, sequences};
@@ -43,24 +43,24 @@ HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) const {
 
 bool TrainingStep::enqueue(std::int64_t step, bool stop) {
   BALEEN_CHECK(pending() <= late_, pending(), late_);
-  Communicator& axis = engine_.axis();
+  Communicator& everyone = engine_.everyone();
   ops::Context& context = engine_.context();
   Pending now{{step, 0, 0, schedule_.at(step)}, 0, static_cast<std::size_t>(step % (late_ + 1)), {}};
   Slot& slot = slots_[now.slot];
   const HostBatch batch = fill(slot, step);
 
   // The loss is a mean over the global batch's valid targets; the wish to stop travels with their count.
-  std::array<double, 2> totals{static_cast<double>(count_valid(batch.targets)), stop ? 1.0 : 0.0};
-  axis.all_reduce(totals.data(), totals.data(), totals.size(), DType::f64, ReduceOp::sum).wait();
+  std::array<double, 2> totals{engine_.counts_batch() ? static_cast<double>(count_valid(batch.targets)) : 0.0, stop ? 1.0 : 0.0};
+  everyone.all_reduce(totals.data(), totals.data(), totals.size(), DType::f64, ReduceOp::sum).wait();
   now.valid_tokens = totals[0];
   if (totals[1] > 0) return false;
 
   optimizer_.begin_step(context.stream, step, now.result.lr);
   engine_.enqueue_gradients(batch, now.valid_tokens);
   const Tensor &loss_sum = engine_.loss_sum(), squares(squares_.data(), DType::f64, {1});
-  if (axis.size() > 1)
-    context.stream.wait(axis.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
-  sum_gradient_squares(context, engine_.group().reduce, engine_.units(), squares);
+  if (everyone.size() > 1)
+    context.stream.wait(everyone.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
+  sum_gradient_squares(context, engine_.group(), engine_.units(), squares);
 
   ops::decide_update(context, optimizer_.scalars(), loss_sum, squares, gradient_clip_);
   optimizer_.update(context);
@@ -97,23 +97,26 @@ void TrainingStep::fail_non_finite(const Pending& failed) {
   engine_.settle_weights();
   // Gradients of a step that another has followed are gone: the weights are still those it began with, so they can be had again.
   if (pending_.size() > 1) engine_.gradients(fill(slots_[failed.slot], result.step), failed.valid_tokens);
-  // Each rank looks through the gradients it owns; the first parameter that any of them names is the one for the message.
+  // Each rank looks through the gradients it owns; the one of lowest rank that finds something names it.
   const UnitStorage& units = engine_.units();
-  const std::vector<ParameterId> parameters = units.parameters();
-  auto first = static_cast<std::int32_t>(parameters.size());
+  Communicator& everyone = engine_.everyone();
+  std::array<char, 256> parameter{};
+  std::int32_t finder = everyone.size();
   std::vector<std::byte> memory;
-  for (std::size_t i = 0; i < parameters.size() && first == static_cast<std::int32_t>(parameters.size()); ++i) {
-    const ParameterId id = parameters[i];
+  for (const ParameterId id : units.parameters()) {
     if (!units.parameter(id).trainable) continue;
     const Tensor gradient = units.on_host(units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit))), memory);
     const float* values = gradient.as<float>();
-    if (!std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) first = static_cast<std::int32_t>(i);
+    if (std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) continue;
+    finder = everyone.rank();
+    units.parameter(id).name.copy(parameter.data(), parameter.size() - 1);
+    break;
   }
-  engine_.axis().all_reduce(&first, &first, 1, DType::i32, ReduceOp::min).wait();
-  const std::string parameter =
-      first < static_cast<std::int32_t>(parameters.size()) ? units.parameter(parameters[static_cast<std::size_t>(first)]).name : "none";
+  everyone.all_reduce(&finder, &finder, 1, DType::i32, ReduceOp::min).wait();
+  const bool found = finder < everyone.size();
+  if (found) everyone.broadcast(parameter.data(), parameter.size(), DType::u8, finder).wait();
   throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
-              fmt::format("step {}, first parameter with a non-finite gradient: {}", result.step, parameter),
+              fmt::format("step {}, first parameter with a non-finite gradient: {}", result.step, found ? fmt::format("{} (rank {})", parameter.data(), finder) : "none"),
               "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
 }
 

@@ -47,7 +47,7 @@ class TrainingStep {
     std::size_t slot = 0;
     Event done;
   };
-  // Host memory of one step in flight: this rank's part of the global batch, [G / ranks, T] each, and Σ token losses, Σ g².
+  // Host memory of one step in flight: this rank's part of the global batch, [G / (replicate · dp), T] each, and Σ token losses, Σ g².
   struct Slot {
     Buffer inputs, targets, sums;
   };

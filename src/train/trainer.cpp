@@ -43,8 +43,8 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       resume_(resume),
       stop_(std::move(stop)),
       device_(create_training_device(config_, world.rank())),
-      axes_(world, config_.parallelism.replicate, config_.parallelism.data, device_.get()),
-      engine_(check_memory(training_engine_options(config_, device_), axes_.group()), axes_.group()),
+      axes_(world, layout_of(config_.parallelism), config_.model, device_.get()),
+      engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
   prepare_run_directory();
   if (data_.train != nullptr)
@@ -53,12 +53,13 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
 }
 
 void Trainer::prepare_run_directory() {
+  const std::uint64_t bytes = checkpoint_bytes(engine_.group(), engine_.units());
   if (world_.rank() == 0) {
     lock_ = std::make_unique<checkpoint::RunDirectoryLock>(run_);
-    checkpoint::probe_writable(run_, checkpoint_bytes(engine_.units()));
+    checkpoint::probe_writable(run_, bytes);
     log::add_file((run_ / "log.txt").string());
   }
-  axes_.batch().barrier().wait();
+  axes_.everyone().barrier().wait();
   if (world_.rank() != 0) log::add_file((run_ / "log.txt").string());
 }
 
@@ -70,11 +71,11 @@ void Trainer::restore() {
     for (const std::string& warning : latest.warnings) log::warning("{}", warning);
     if (latest.checkpoint) step = latest.checkpoint->step;
   }
-  axes_.batch().broadcast(&step, sizeof step, DType::u8, 0).wait();
+  axes_.everyone().broadcast(&step, sizeof step, DType::u8, 0).wait();
   if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
   if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
   if (step < 0) engine_.units().initialize_weights(config_.training.seed);
-  axes_.batch().barrier().wait();  // everybody has read before anything is deleted
+  axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
   write_file_atomically(run_ / "config.toml", config_toml(config_));
@@ -102,7 +103,7 @@ void Trainer::restore_from(const std::filesystem::path& directory) {
 void Trainer::log_start() const {
   if (world_.rank() != 0) return;
   const TrainingConfig& t = config_.training;
-  log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(engine_.units().parameter_count()) / 1e6,
+  log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(config_.model.parameters()) / 1e6,
             config_.model.vocab_size);
   log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
             layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
@@ -209,7 +210,7 @@ void Trainer::validate(std::int64_t step) {
 
 void Trainer::check_replicas() {
   engine_.settle_weights();
-  const DataGroup group = axes_.group();
+  const DataGroup& group = engine_.group();
   if (engine_.units().keeps_whole_weights()) baleen::check_replicas(group.batch, engine_.units());
   else if (group.replicas != nullptr) baleen::check_replicas(*group.replicas, engine_.units());
 }
@@ -222,7 +223,7 @@ void Trainer::save(std::int64_t step) {
   state.model_config = model_config_json(config_.model);
   state.tokenizer = data_.tokenizer_json;
   if (data_.train != nullptr) state.data_fingerprint = data_.train->fingerprint().to_json();
-  save_checkpoint(run_, state, axes_.group(), engine_.units(), config_.checkpoint.keep);
+  save_checkpoint(run_, state, engine_.group(), engine_.units(), config_.checkpoint.keep);
   saved_step_ = step;
 }
 

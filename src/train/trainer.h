@@ -13,7 +13,7 @@
 #include "checkpoint/run_directory.h"
 #include "comm/communicator.h"
 #include "train/config.h"
-#include "train/data_parallel.h"
+#include "train/parallel_axes.h"
 #include "train/event_log.h"
 #include "train/metrics.h"
 #include "train/progress.h"
@@ -64,7 +64,7 @@ class Trainer {
   std::function<bool()> stop_;
   std::unique_ptr<checkpoint::RunDirectoryLock> lock_;
   std::shared_ptr<Device> device_;
-  DataAxes axes_;
+  ParallelAxes axes_;
   Engine engine_;
   AdamWOptimizer optimizer_;
   std::optional<TrainingStep> training_step_;

@@ -22,19 +22,23 @@ using checkpoint::Piece;
 using checkpoint::Placement;
 using checkpoint::StateKind;
 
+// What this rank writes of a parameter: of copies, one rank writes.
+SliceRange owned_range(const UnitStorage& units, ParameterId id) {
+  const ParameterDescription& parameter = units.parameter(id);
+  if (units.unit(id.unit).copy || !parameter.held.counts) return {};
+  return units.part(id, parameter.trainable ? units.slice(id.unit) : units.layout(id.unit).frozen_slice(units.options().shard));
+}
+
 // The slices of every unit that this rank owns, cut at the borders of the parameters: what a frozen parameter has is its weight alone.
 // `memory` keeps what the host cannot read where it is.
 std::vector<Piece> owned_pieces(const UnitStorage& units, std::vector<std::vector<std::byte>>& memory) {
   std::vector<Piece> pieces;
   for (const ParameterId id : units.parameters()) {
     const ParameterDescription& parameter = units.parameter(id);
-    const SliceRange range =
-        units.part(id, parameter.trainable ? units.slice(id.unit) : units.layout(id.unit).frozen_slice(units.options().shard));
+    const SliceRange range = owned_range(units, id);
     if (range.size() == 0) continue;
     const auto add = [&](StateKind kind, const Tensor& tensor) {
-      Placement placement{parameter.name, kind, parameter.shape, Box::whole(parameter.shape), static_cast<std::int64_t>(range.begin),
-                          static_cast<std::int64_t>(range.end)};
-      pieces.push_back({std::move(placement), tensor.dtype(), units.on_host(tensor, memory.emplace_back()).data()});
+      pieces.push_back({placement_of(parameter, kind, range), tensor.dtype(), units.on_host(tensor, memory.emplace_back()).data()});
     };
     if (!parameter.trainable) {
       const auto begin = static_cast<std::int64_t>(range.begin - units.kept(id).begin);
@@ -47,6 +51,9 @@ std::vector<Piece> owned_pieces(const UnitStorage& units, std::vector<std::vecto
   }
   return pieces;
 }
+
+// Replicas hold the same.
+bool writes_checkpoint(const DataGroup& group) { return group.counts_norms(); }
 
 // Each rank's text, on every rank.
 std::vector<std::string> gather_texts(Communicator& axis, const std::string& mine) {
@@ -110,28 +117,36 @@ TrainingState TrainingState::from_json(const std::string& text, const std::strin
   return state;
 }
 
-std::uint64_t checkpoint_bytes(const UnitStorage& units) {
+std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units) {
   const StorageOptions& options = units.options();
   const std::size_t trainable = 3 * dtype_bytes(options.state), frozen = dtype_bytes(options.compute);
   std::uint64_t bytes = 0;
   for (const ParameterId id : units.parameters())
-    bytes += static_cast<std::uint64_t>(units.parameter(id).elements()) * (units.parameter(id).trainable ? trainable : frozen);
+    if (writes_checkpoint(group)) bytes += owned_range(units, id).size() * (units.parameter(id).trainable ? trainable : frozen);
+  group.everyone->all_reduce(&bytes, &bytes, 1, DType::u64, ReduceOp::sum).wait();
   return bytes;
+}
+
+checkpoint::Placement placement_of(const ParameterDescription& parameter, StateKind kind, SliceRange range) {
+  const bool whole = parameter.held_whole();
+  const auto& shape = whole ? parameter.shape : parameter.sliced_shape();
+  return {parameter.name, kind, shape, whole ? Box::whole(shape) : Box{parameter.held.begin, parameter.held.end}, static_cast<std::int64_t>(range.begin),
+          static_cast<std::int64_t>(range.end)};
 }
 
 void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
                      std::int64_t keep) {
-  Communicator& axis = group.batch;
-  const bool first = axis.rank() == 0;
-  const bool writes = group.replicas == nullptr || group.replicas->rank() == 0;  // replicas hold the same
+  Communicator& axis = *group.everyone;
+  const bool first = axis.rank() == 0, writes = writes_checkpoint(group);
+  const std::uint64_t bytes = checkpoint_bytes(group, units);
   const std::filesystem::path incomplete = checkpoint::checkpoints_folder(run) / (checkpoint::step_name(state.step) + ".incomplete");
-  collectively(axis, first, "start a checkpoint", [&] { checkpoint::begin_checkpoint(run, state.step, checkpoint_bytes(units)); });
+  collectively(axis, first, "start a checkpoint", [&] { checkpoint::begin_checkpoint(run, state.step, bytes); });
   std::string records;
   collectively(axis, writes, "write its part of the checkpoint", [&] {
     std::vector<std::vector<std::byte>> memory;
     const std::vector<Piece> pieces = owned_pieces(units, memory);
     records = checkpoint::serialise_records(
-        checkpoint::write_rank_files(incomplete, group.reduce.rank(), group.reduce.size(), state.step, pieces));
+        checkpoint::write_rank_files(incomplete, group.part, group.parts, state.step, pieces));
   });
   const std::vector<std::string> texts = gather_texts(axis, records);
   collectively(axis, first, "complete the checkpoint", [&] {
@@ -140,7 +155,7 @@ void save_checkpoint(const std::filesystem::path& run, const TrainingState& stat
       if (text.empty()) continue;  // of a replica
       for (FileRecord& record : checkpoint::parse_records(text, "a rank's record of its files")) all.push_back(std::move(record));
     }
-    checkpoint::commit_checkpoint(incomplete, state.step, group.reduce.size(), state.to_json(), std::move(all));
+    checkpoint::commit_checkpoint(incomplete, state.step, group.parts, state.to_json(), std::move(all));
     checkpoint::prune_checkpoints(run, static_cast<int>(std::min<std::int64_t>(keep, 1 << 30)));
   });
 }
@@ -154,7 +169,7 @@ void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, b
       for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
         const SliceRange piece{begin, std::min(begin + chunk, range.end)};
         values.resize(piece.size());
-        reader.read(parameter.name, kind, parameter.shape, static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.end), values.data());
+        reader.read(placement_of(parameter, kind, piece), values.data());
         store(piece);
       }
     };

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "checkpoint/layout.h"
 #include "checkpoint/reader.h"
 #include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
@@ -28,8 +29,11 @@ struct TrainingState {
 void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
                      std::int64_t keep);
 
-// Bytes that a checkpoint of these units takes on the disk, headers aside.
-std::uint64_t checkpoint_bytes(const UnitStorage& units);
+// Bytes that the checkpoint takes on the disk, headers aside. Collective.
+std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units);
+
+// Where a range of what a rank holds of a parameter lies in the whole; elements count in what it holds.
+checkpoint::Placement placement_of(const ParameterDescription& parameter, checkpoint::StateKind kind, SliceRange range);
 
 // Fills what this rank keeps of the weights and, in a training storage, of the moments, whatever layout, stage or precision wrote them.
 // Throws Error(bad_data) naming what is missing, damaged or of another shape.

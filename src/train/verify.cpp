@@ -6,9 +6,10 @@
 #include <optional>
 
 #include "base/rng.h"
+#include "model/family.h"
 #include "ops/cross_entropy.h"
 #include "optim/global_norm.h"
-#include "train/data_parallel.h"
+#include "train/parallel_axes.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -68,14 +69,14 @@ struct Measured {
 };
 
 Measured run_layout(Engine& engine, const Config& config, const Batch& batch) {
-  Communicator& axis = engine.axis();
   engine.units().initialize_weights(config.training.seed);
-  const std::int64_t share = batch.sequences / axis.size();
+  const DataGroup& group = engine.group();
+  const std::int64_t share = batch.sequences / group.data_size;
   const auto valid = static_cast<double>(count_valid(batch.targets));
-  double loss_sum = engine.gradients(batch.part(axis.rank() * share, share), valid);
-  axis.all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
+  double loss_sum = engine.gradients(batch.part(group.data_rank * share, share), valid);
+  engine.everyone().all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
   const Buffer sum = engine.device().allocate("gradient norm", sizeof(double));
-  return {loss_sum / valid, global_gradient_norm(engine.context(), engine.group().reduce, engine.units(), Tensor(sum.data(), DType::f64, {1}))};
+  return {loss_sum / valid, global_gradient_norm(engine.context(), group, engine.units(), Tensor(sum.data(), DType::f64, {1}))};
 }
 
 // What one rank computes in fp32, on rank 0; empty on the others.
@@ -104,42 +105,71 @@ Difference compare(const Tensor& gradient, const float* reference) {
   return sums;
 }
 
-// ‖Δg‖ and ‖g‖ of a parameter whose reference is on rank 0: of the slices together where ranks own slices, else of the rank that is worst.
-Difference compare_parameter(Engine& engine, ParameterId id, const std::vector<float>& reference) {
-  const UnitStorage& units = engine.units();
-  Communicator& axis = engine.axis();
-  std::vector<float> expected(static_cast<std::size_t>(units.parameter(id).elements()));
-  if (axis.rank() == 0) expected = reference;
-  axis.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
-  const SliceRange range = units.part(id, units.updated(id.unit));
+// Of what this rank's optimizer updates of a parameter, in every unit that holds it, against the whole parameter's reference. `counted`: of
+// the slices of which every element counts on one rank; `others`: of what is held besides, copies and replicas.
+struct Differences {
+  Difference counted, others;
+};
+
+Differences compare_held(const UnitStorage& units, const std::string& name, const std::vector<float>& reference, bool counts_norms) {
+  Differences sums;
   std::vector<std::byte> memory;
-  Difference sums = compare(units.on_host(units.of_updated(units.updated_gradients(id.unit), id, range), memory), expected.data() + range.begin);
-  if (units.stage() > 0) engine.group().reduce.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::sum).wait();
-  axis.all_reduce(&sums, &sums, 2, DType::f64, ReduceOp::max).wait();
-  return {std::sqrt(sums.difference), std::sqrt(sums.reference)};
+  for (const ParameterId id : units.parameters()) {
+    const ParameterDescription& parameter = units.parameter(id);
+    if (parameter.name != name) continue;
+    const SliceRange updated = units.part(id, units.updated(id.unit)), owned = units.part(id, units.slice(id.unit));
+    if (updated.size() == 0) continue;
+    const Tensor gradient = units.on_host(units.of_updated(units.updated_gradients(id.unit), id, updated), memory);
+    const auto compare_range = [&](SliceRange range, Difference& into) {
+      parameter.for_each_run(range, [&](std::size_t held, std::size_t global, std::size_t count) {
+        const Tensor run = gradient.rows(static_cast<std::int64_t>(held - updated.begin), static_cast<std::int64_t>(count));
+        const Difference difference = compare(run, reference.data() + global);
+        into.difference += difference.difference;
+        into.reference += difference.reference;
+      });
+    };
+    const bool counts = counts_norms && parameter.held.counts && !units.unit(id.unit).copy;
+    if (counts) compare_range(owned, sums.counted);
+    if (!counts || updated.size() != owned.size()) compare_range(updated, sums.others);
+  }
+  return sums;
+}
+
+// ‖Δg‖ and ‖g‖ of a parameter whose reference is on rank 0: of all its slices together, or of the copy that is worst.
+Difference compare_parameter(Engine& engine, const ParameterDescription& parameter, const std::vector<float>& reference) {
+  Communicator& everyone = engine.everyone();
+  std::vector<float> expected(static_cast<std::size_t>(parameter.global_elements()));
+  if (everyone.rank() == 0) expected = reference;
+  everyone.broadcast(expected.data(), expected.size(), DType::f32, 0).wait();
+  Differences sums = compare_held(engine.units(), parameter.name, expected, engine.group().counts_norms());
+  everyone.all_reduce(&sums.counted, &sums.counted, 2, DType::f64, ReduceOp::sum).wait();
+  everyone.all_reduce(&sums.others, &sums.others, 2, DType::f64, ReduceOp::max).wait();
+  return {std::sqrt(std::max(sums.counted.difference, sums.others.difference)), std::sqrt(sums.counted.reference)};
 }
 
 // The reference's gradients, on rank 0, against the layout's, parameter after parameter. Fills the worst, which only rank 0 knows.
-void compare_gradients(Engine& engine, const Reference& reference, LayoutResult& result) {
+void compare_gradients(Engine& engine, const ModelConfig& model, const Reference& reference, LayoutResult& result) {
   double worst_ratio = -1;
   const double reference_norm = reference.measured.grad_norm;
+  const bool knows = !reference.gradients.empty();
   std::size_t index = 0;
-  for (const ParameterId id : engine.units().parameters()) {
-    const bool knows = !reference.gradients.empty();
-    const Difference norms = compare_parameter(engine, id, knows ? reference.gradients[index] : std::vector<float>{});
-    const double rounding = knows && !reference.rounding.empty() ? reference.rounding[index] : 0;
-    ++index;
-    const double relative = engine.units().options().compute == DType::f32 ? relative_bound * norms.reference : bf16_factor * rounding;
-    const double allowed = relative + floor_bound * reference_norm;
-    const double ratio = norms.difference == 0 ? 0 : norms.difference / allowed;
-    if (ratio <= worst_ratio) continue;
-    worst_ratio = ratio;
-    result.worst_parameter = engine.units().parameter(id).name;
-    // A gradient that is zero in exact arithmetic has no relative error: then both are given relative to the whole gradient.
-    const double scale = norms.reference > 0 ? norms.reference : reference_norm;
-    result.worst_error = scale > 0 ? norms.difference / scale : norms.difference;
-    result.bound = scale > 0 ? allowed / scale : allowed;
-  }
+  for (const UnitDescription& unit : model_units(model))
+    for (const ParameterDescription& parameter : unit.parameters) {
+      const Difference norms = compare_parameter(engine, parameter, knows ? reference.gradients[index] : std::vector<float>{});
+      const double rounding = knows && !reference.rounding.empty() ? reference.rounding[index] : 0;
+      ++index;
+      const double relative = engine.units().options().compute == DType::f32 ? relative_bound * norms.reference : bf16_factor * rounding;
+      const double allowed = relative + floor_bound * reference_norm;
+      const double ratio = norms.difference == 0 ? 0 : norms.difference / allowed;
+      if (ratio > 1 && result.first_bad_parameter.empty()) result.first_bad_parameter = parameter.name;
+      if (ratio <= worst_ratio) continue;
+      worst_ratio = ratio;
+      result.worst_parameter = parameter.name;
+      // A gradient that is zero in exact arithmetic has no relative error: then both are given relative to the whole gradient.
+      const double scale = norms.reference > 0 ? norms.reference : reference_norm;
+      result.worst_error = scale > 0 ? norms.difference / scale : norms.difference;
+      result.bound = scale > 0 ? allowed / scale : allowed;
+    }
   result.ok = worst_ratio <= 1;
 }
 
@@ -148,7 +178,7 @@ double relative(double value, double reference) {
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
-Reference run_reference(const Config& config, const std::shared_ptr<Device>& device, const DataGroup& alone, const Batch& batch) {
+Reference run_reference(const Config& config, const std::shared_ptr<Device>& device, const EngineGroups& alone, const Batch& batch) {
   Reference reference;
   EngineOptions options = training_engine_options(config, device);
   std::vector<std::byte> memory;
@@ -182,21 +212,21 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   Reference reference;
   const std::shared_ptr<Device> device = create_training_device(config, world.rank());
-  const DataAxes alone(world, 1, 1, device.get());
-  if (alone.member()) reference = run_reference(config, device, alone.group(), batch);
+  const ParallelAxes alone(world, {}, config.model, device.get());
+  if (alone.member()) reference = run_reference(config, device, alone.groups(), batch);
   VerifyReport report;
   report.reference_loss = reference.measured.loss;
   report.reference_grad_norm = reference.measured.grad_norm;
   for (const ParallelLayout& layout : layouts) {
-    const DataAxes axes(world, layout.replicate, layout.dp, device.get());
+    const ParallelAxes axes(world, layout, config.model, device.get());
     if (!axes.member()) continue;
     LayoutResult result;
     result.layout = layout;
     EngineOptions options = training_engine_options(config, device);
     options.zero = static_cast<int>(layout.zero);
-    Engine engine(options, axes.group());
+    Engine engine(options, axes.groups());
     const Measured measured = run_layout(engine, config, batch);
-    compare_gradients(engine, reference, result);
+    compare_gradients(engine, config.model, reference, result);
     result.loss_error = relative(measured.loss, reference.measured.loss);
     result.grad_norm_error = relative(measured.grad_norm, reference.measured.grad_norm);
     const bool fp32 = options.compute == DType::f32;

@@ -17,6 +17,7 @@ struct LayoutResult {
   std::string worst_parameter;                 // whose gradient comes nearest to its bound, or exceeds it most
   double worst_error = 0;                      // ‖Δg‖ / ‖g‖ of it
   double bound = 0;                            // what that may be: 1e-5, or in bf16 twice one rank's error, + 1e-8 · ‖whole gradient‖ / ‖g‖
+  std::string first_bad_parameter;             // outside its bound, in the order of the model: where to begin to look; empty: none
   bool ok = false;
 };
 

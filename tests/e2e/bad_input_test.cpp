@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"SlidingWindow", "model.sliding_window=4096", 2, {"model.sliding_window", "not supported"}},
         BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
         BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
-        BadConfig{"NotInThisBuild", "parallelism.tensor=2", 2, {"parallelism.tensor"}},
+        BadConfig{"NotInThisBuild", "parallelism.context=2", 2, {"parallelism.context"}},
         BadConfig{"NoSuchData", "data.train=nowhere.bin", 3, {"nowhere.bin"}},
         BadConfig{"ForeignData", "data.train=corpus.txt", 3, {"corpus.txt"}},
         BadConfig{"IdsOutOfVocabulary", "model.vocab_size=100", 3, {"corpus.bin", "100"}},

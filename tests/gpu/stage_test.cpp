@@ -102,7 +102,7 @@ class Model {
     context.stream.fill_zero(squares_.data(), squares_.bytes());
     WholeUnits access;
     const Stage::Saved forward = stage_.forward(layers, batch_, access);
-    stage_.loss_and_backward(layers, batch_, forward, loss_, gradient_scale_, access);
+    stage_.backward(layers, batch_, forward, {loss_, gradient_scale_}, access);
     for (int unit = 0; unit < units_.units(); ++unit) ops::sum_of_squares(context, squares_, units_.flat_gradients(unit));
     for (const ParameterId id : units_.parameters()) {
       const std::int64_t count = units_.parameter(id).elements();

@@ -76,7 +76,7 @@ class MeasuredStage {
     const LayerContext layers{context, units_, saved};
     WholeUnits access;
     const Stage::Saved forward = stage_.forward(layers, batch_, access);
-    stage_.loss_and_backward(layers, batch_, forward, Tensor(&loss_, DType::f64, {1}), Tensor(&scale_, DType::f32, {1}), access);
+    stage_.backward(layers, batch_, forward, {Tensor(&loss_, DType::f64, {1}), Tensor(&scale_, DType::f32, {1})}, access);
   }
 
   std::unique_ptr<Device> device_ = create_cpu_device();

@@ -65,9 +65,23 @@ TEST(Embedding, AgreesWithPyTorch) {
   EXPECT_LE(relative_error(d_table, golden.want("d_table")), fp32_bound);
 }
 
+TEST(Embedding, AnAbsentIdGivesZerosAndTakesNoGradient) {
+  Array table = Array::normal(1, 12), out(6), d_out = Array::normal(2, 6);
+  std::int32_t ids[] = {absent_id, 2};
+  const Tensor id_tensor(ids, DType::i32, {2});
+  cpu::embedding_forward(out.tensor({2, 3}), id_tensor, table.tensor({4, 3}));
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(out[i], 0.0f);
+    EXPECT_EQ(out[3 + i], table[6 + i]);
+  }
+  const Array before = table;
+  cpu::embedding_backward(table.tensor({4, 3}), d_out.tensor({2, 3}), id_tensor);
+  for (std::int64_t i = 0; i < 12; ++i) EXPECT_EQ(table[i], before[i] + (i / 3 == 2 ? d_out[3 + i % 3] : 0.0f)) << i;
+}
+
 TEST(Embedding, RefusesIdsOutsideTheTableAndTakesNone) {
   Array table(12), out(3), nothing(0);
-  for (const std::int32_t bad : {-1, 4, -100}) {
+  for (const std::int32_t bad : {-2, 4, -100}) {
     std::int32_t id = bad;
     const Tensor ids(&id, DType::i32, {1});
     EXPECT_THROW(cpu::embedding_forward(out.tensor({1, 3}), ids, table.tensor({4, 3})), Error) << bad;

@@ -122,9 +122,9 @@ std::string replica_check_says(Mistake mistake, int zero, const Meddle& meddle) 
   std::string message;
   run_ranks(2, [&](World& world) {
     MistakenWorld mistaken(world, mistake);
-    const DataAxes axes(mistaken, 1, 2);
     const Training training{.layout = {2, zero}};
-    Engine engine(training.engine_options(), axes.group());
+    const ParallelAxes axes(mistaken, training.layout.parallel(), training.model);
+    Engine engine(training.engine_options(), axes.groups());
     engine.units().initialize_weights(11);
     AdamWOptimizer optimizer({}, engine.device(), engine.units());
     const UnevenBatches batches;
@@ -133,7 +133,7 @@ std::string replica_check_says(Mistake mistake, int zero, const Meddle& meddle) 
     engine.settle_weights();
     meddle(engine.units(), world.rank());
     try {
-      check_replicas(axes.batch(), engine.units());
+      check_replicas(engine.group().batch, engine.units());
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_numbers);
       if (world.rank() == 0) message = error.what();

@@ -29,8 +29,8 @@ class Reshard : public ::testing::Test {
     Record record;
     std::mutex mutex;
     run_ranks(training.layout.ranks(), [&](World& world) {
-      const DataAxes axes(world, training.layout.replicate, training.layout.data);
-      Engine engine(training.engine_options(), axes.group());
+      const ParallelAxes axes(world, training.layout.parallel(), training.model);
+      Engine engine(training.engine_options(), axes.groups());
       AdamWOptimizer optimizer({.seed = 3}, engine.device(), engine.units());
       if (begin == 0) {
         engine.units().initialize_weights(11);
@@ -48,14 +48,14 @@ class Reshard : public ::testing::Test {
         TrainingState state;
         state.step = step;
         state.model_config = model_config_json(training.model);
-        save_checkpoint(run_, state, axes.group(), engine.units(), 3);
+        save_checkpoint(run_, state, axes.groups().data, engine.units(), 3);
       }
       if (record.last_weights.empty()) {
         const std::lock_guard lock(mutex);
         record.last_weights.resize(engine.units().parameters().size());
       }
       const std::lock_guard lock(mutex);
-      put_updated(engine.units(), &UnitStorage::master, record.last_weights);
+      put_updated(training.model, engine.units(), &UnitStorage::master, record.last_weights);
     });
     return record;
   }

@@ -80,8 +80,8 @@ TEST(HybridSharding, ReplicasOfOneShardEach) { expect_equivalent(train({.layout 
 std::size_t held_bytes(const Training& training, const char* only = nullptr) {
   std::size_t bytes = 0;
   run_ranks(training.layout.ranks(), [&](World& world) {
-    const DataAxes axes(world, training.layout.replicate, training.layout.data);
-    const Engine engine(training.engine_options(), axes.group());
+    const ParallelAxes axes(world, training.layout.parallel(), training.model);
+    const Engine engine(training.engine_options(), axes.groups());
     if (world.rank() != 0) return;
     for (const auto& [name, size] : engine.device().allocations())
       if (only != nullptr ? name == only : name == "weights" || name == "gradients" || name == "master weights" || name.starts_with("optimizer ")) bytes += size;
@@ -127,8 +127,8 @@ TEST(ShardedMemory, IsWhatTheTablePromises) {
 std::pair<std::uint64_t, std::uint64_t> elements_sent(const Layout& layout, const ModelConfig& model) {
   std::pair<std::uint64_t, std::uint64_t> sent;  // gradients, weights
   run_ranks(layout.ranks(), [&](World& world) {
-    const DataAxes axes(world, layout.replicate, layout.data);
-    const DataGroup group = axes.group();
+    const ParallelAxes axes(world, layout.parallel(), small_llama());
+    const DataGroup group = axes.groups().data;
     const Training training{.model = model, .layout = layout};
     Engine engine(training.engine_options(), group);
     engine.units().initialize_weights(11);

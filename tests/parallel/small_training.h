@@ -11,7 +11,7 @@
 #include "comm/thread_ranks.h"
 #include "model/family.h"
 #include "ops/cross_entropy.h"
-#include "train/data_parallel.h"
+#include "train/parallel_axes.h"
 #include "train/step.h"
 
 namespace baleen::testing {
@@ -52,6 +52,14 @@ inline ModelConfig small_gpt2() {
   return config;
 }
 
+inline ModelConfig small_qwen3() {
+  ModelConfig config = small_llama();
+  config.architecture = "qwen3";
+  config.rms_norm_eps = 1e-6;
+  complete_and_validate(config, "small_qwen3");
+  return config;
+}
+
 // A sequence that can be learnt. The first third of the batch ignores most targets, so that ranks hold very different numbers of valid
 // ones: with three ranks, rank 0 has hardly any.
 class UnevenBatches : public BatchSource {
@@ -71,24 +79,38 @@ class UnevenBatches : public BatchSource {
   std::int64_t global_batch_size() const override { return global_batch; }
 };
 
-using Parameters = std::vector<std::vector<float>>;  // by parameter
+using Parameters = std::vector<std::vector<float>>;  // by parameter, in the order of model_units
+
+inline std::vector<std::string> parameter_names(const ModelConfig& model) {
+  std::vector<std::string> names;
+  for (const UnitDescription& unit : model_units(model))
+    for (const ParameterDescription& parameter : unit.parameters) names.push_back(parameter.name);
+  return names;
+}
 
 // What a rank's optimizer updates of `flat` (UnitStorage::master, updated_gradients, …), put into its place among whole parameters.
-inline void put_updated(const UnitStorage& units, Tensor (UnitStorage::*flat)(int) const, Parameters& whole) {
-  std::size_t index = 0;
+inline void put_updated(const ModelConfig& model, const UnitStorage& units, Tensor (UnitStorage::*flat)(int) const, Parameters& whole) {
+  const std::vector<std::string> names = parameter_names(model);
+  whole.resize(names.size());
   for (const ParameterId id : units.parameters()) {
-    std::vector<float>& values = whole[index++];
-    values.resize(static_cast<std::size_t>(units.parameter(id).elements()));
+    const ParameterDescription& parameter = units.parameter(id);
+    std::vector<float>& values = whole[static_cast<std::size_t>(std::find(names.begin(), names.end(), parameter.name) - names.begin())];
+    values.resize(static_cast<std::size_t>(parameter.global_elements()));
     const SliceRange range = units.part(id, units.slice(id.unit));
     const Tensor mine = units.of_updated((units.*flat)(id.unit), id, range);
-    for (std::size_t i = 0; i < range.size(); ++i)
-      values[range.begin + i] = mine.dtype() == DType::f32 ? mine.as<float>()[i] : to_float(mine.as<BFloat16>()[i]);
+    parameter.for_each_run(range, [&](std::size_t held, std::size_t global, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t at = held - range.begin + i;
+        values[global + i] = mine.dtype() == DType::f32 ? mine.as<float>()[at] : to_float(mine.as<BFloat16>()[at]);
+      }
+    });
   }
 }
 
 struct Layout {
-  int data = 1, zero = 0, replicate = 1;
-  int ranks() const { return data * replicate; }
+  int data = 1, zero = 0, replicate = 1, tensor = 1;
+  int ranks() const { return data * replicate * tensor; }
+  ParallelLayout parallel() const { return {.dp = data, .replicate = replicate, .zero = zero, .tp = tensor}; }
 };
 
 struct Training {
@@ -100,10 +122,20 @@ struct Training {
   DType compute = DType::f32, state = DType::f32;
   bool offload = false;
   Recompute recompute = Recompute::none;
+  bool sequence_parallel = true;
 
   EngineOptions engine_options() const {
-    return {model,       micro_batch > 0 ? micro_batch : global_batch / layout.ranks(), length, 1, StorageKind::training, op, layout.zero, compute, state, recompute,
-            /*device=*/nullptr, offload};
+    return {.model = model,
+            .micro_batch_size = micro_batch > 0 ? micro_batch : global_batch / (layout.data * layout.replicate),
+            .sequence_length = length,
+            .threads = 1,
+            .reduction = op,
+            .zero = layout.zero,
+            .compute = compute,
+            .state = state,
+            .recompute = recompute,
+            .offload = offload,
+            .sequence_parallel = sequence_parallel};
   }
 };
 
@@ -116,16 +148,9 @@ struct Record {
 inline Record train(const Training& training) {
   Record record;
   std::mutex mutex;
-  const std::size_t parameters = [&] {
-    std::size_t count = 0;
-    for (const UnitDescription& unit : model_units(training.model)) count += unit.parameters.size();
-    return count;
-  }();
-  record.first_gradients.resize(parameters);
-  record.last_weights.resize(parameters);
   run_ranks(training.layout.ranks(), [&](World& world) {
-    const DataAxes axes(world, training.layout.replicate, training.layout.data);
-    Engine engine(training.engine_options(), axes.group());
+    const ParallelAxes axes(world, training.layout.parallel(), training.model);
+    Engine engine(training.engine_options(), axes.groups());
     engine.units().initialize_weights(11);
     AdamWOptimizer optimizer({.seed = 3}, engine.device(), engine.units());
     const UnevenBatches batches;
@@ -133,13 +158,13 @@ inline Record train(const Training& training) {
     for (std::int64_t step = 1; step <= training.steps; ++step) {
       const auto result = training_step.run(step, false);
       const std::lock_guard lock(mutex);
-      if (step == 1) put_updated(engine.units(), &UnitStorage::updated_gradients, record.first_gradients);
+      if (step == 1) put_updated(training.model, engine.units(), &UnitStorage::updated_gradients, record.first_gradients);
       if (world.rank() != 0) continue;
       record.losses.push_back(result->loss);
       record.norms.push_back(result->grad_norm);
     }
     const std::lock_guard lock(mutex);
-    put_updated(engine.units(), &UnitStorage::master, record.last_weights);
+    put_updated(training.model, engine.units(), &UnitStorage::master, record.last_weights);
   });
   return record;
 }

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
@@ -10,44 +9,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
-#include "ops/cpu/vector-inl.h"
+#include "ops/cpu/softmax_row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
-
-// The greatest of a row and Σ exp(logit - greatest), reading memory once: each block of the row is in the first-level cache for its second
-// pass, and the sum so far is rescaled when a block raises the maximum. Block sums are fp32, their total fp64.
-struct RowSoftmax {
-  float greatest;
-  double sum;
-};
-
-template <class T>
-HWY_INLINE RowSoftmax ReduceRow(const T* logits, std::size_t count) {
-  const FloatTag d;
-  constexpr std::size_t block = 2048;
-  RowSoftmax row{-std::numeric_limits<float>::infinity(), 0.0};
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const T* values = logits + begin;
-    const std::size_t width_of_block = HWY_MIN(block, count - begin);
-    const FloatVec first = hn::Set(d, ToFloat(values[0]));
-    FloatVec greatest = first;
-    ForVectors(width_of_block, [&](std::size_t i, auto width)
-                                   HWY_ATTR { greatest = hn::Max(greatest, Covered(LoadVec(values + i, width), width, first)); });
-    const float block_greatest = MaxLanes(greatest);
-    if (block_greatest > row.greatest) {
-      row.sum *= std::exp(static_cast<double>(row.greatest) - block_greatest);
-      row.greatest = block_greatest;
-    }
-    FloatVec sum = hn::Zero(d);
-    const FloatVec shift = hn::Set(d, row.greatest);
-    ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
-      sum = hn::Add(sum, Covered(Exp(hn::Sub(LoadVec(values + i, width), shift)), width, hn::Zero(d)));
-    });
-    row.sum += SumLanes(sum);
-  }
-  return row;
-}
 
 // losses [rows]; logits [rows, V] become gradients when gradient_scale is there.
 template <class T>

@@ -13,7 +13,7 @@ __global__ void copy_row(std::int64_t columns, std::int64_t vocabulary, T* out, 
   const std::int64_t token = blockIdx.x, id = ids[token];
   const bool known = id >= 0 && id < vocabulary;
   Pack<T, W> nothing;
-  for (int j = 0; j < W; ++j) nothing.at[j] = rounded<T>(not_a_number());
+  for (int j = 0; j < W; ++j) nothing.at[j] = rounded<T>(id == absent_id ? 0.0f : not_a_number());
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W)
     store(out + token * columns + i, known ? load<T, W>(table + id * columns + i) : nothing);
 }

@@ -1,0 +1,103 @@
+#include "train/parallel_axes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/staged_communicator.h"
+#include "device/gpu.h"
+
+namespace baleen {
+namespace {
+
+MeshDegrees degrees_of(const ParallelLayout& layout) {
+  return {static_cast<int>(layout.pp), static_cast<int>(layout.replicate), static_cast<int>(layout.dp), static_cast<int>(layout.cp),
+          static_cast<int>(layout.tp)};
+}
+
+}  // namespace
+
+ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device)
+    : mesh_(degrees_of(layout)), device_(device) {
+  const bool member = world.rank() < mesh_.world_size();
+  everyone_ = create(world, {Axis::pp, Axis::replicate, Axis::dp, Axis::cp, Axis::tp}, "world", true);
+  Communicator* const batch = create(world, {Axis::replicate, Axis::dp, Axis::cp}, "replicate x dp", true);
+  Communicator* const reduce = create(world, {Axis::dp, Axis::cp}, "dp", true);
+  Communicator* const gather = create(world, {Axis::dp, Axis::cp}, "dp (weights)", true);
+  Communicator* const replicas = create(world, {Axis::replicate}, "replicate");
+  Communicator* const tensor = create(world, {Axis::tp}, "tp");
+  Communicator* const copies = create(world, {Axis::tp}, "tp (gradients)");
+  // Of the ranks of axis tp, consecutive ones share a KV head where there are fewer heads than ranks.
+  std::vector<int> same_heads;
+  const int sharing = static_cast<int>(layout.tp / std::max<std::int64_t>(1, model.num_key_value_heads));
+  if (member && sharing > 1)
+    for (const int rank : mesh_.group(world.rank(), Axis::tp))
+      if (mesh_.coordinate(rank, Axis::tp) / sharing == mesh_.coordinate(world.rank(), Axis::tp) / sharing) same_heads.push_back(rank);
+  Communicator* const kv_heads = create(world, std::move(same_heads), "tp (KV heads)");
+  if (!member) return;
+
+  groups_.emplace(DataGroup(*batch, *reduce, *gather), tensor);
+  DataGroup& data = groups_->data;
+  data.replicas = replicas;
+  data.tensor = copies;
+  data.kv_heads = kv_heads;
+  data.everyone = everyone_;
+  const auto at = [&](Axis axis) { return mesh_.coordinate(world.rank(), axis); };
+  data.data_rank = at(Axis::replicate) * mesh_.degree(Axis::dp) + at(Axis::dp);
+  data.data_size = mesh_.degree(Axis::replicate) * mesh_.degree(Axis::dp);
+  data.parts = mesh_.world_size() / mesh_.degree(Axis::replicate);
+  data.part = ((at(Axis::pp) * mesh_.degree(Axis::dp) + at(Axis::dp)) * mesh_.degree(Axis::cp) + at(Axis::cp)) * mesh_.degree(Axis::tp) + at(Axis::tp);
+  data.counts_losses = at(Axis::tp) == 0;
+  data.counts_batch = at(Axis::pp) == 0 && at(Axis::cp) == 0 && at(Axis::tp) == 0;
+}
+
+Communicator* ParallelAxes::create(World& world, std::initializer_list<Axis> axes, const char* name, bool alone) {
+  return create(world, world.rank() < mesh_.world_size() ? mesh_.group(world.rank(), axes) : std::vector<int>{}, name, alone);
+}
+
+Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const char* name, bool alone) {
+  if (ranks.size() == 1 && !alone) ranks.clear();
+  auto communicator = world.create_communicator(ranks, name);
+  if (communicator == nullptr) return nullptr;
+  if (device_ != nullptr && device_->kind() != DeviceKind::cpu) communicator = std::make_unique<StagedCommunicator>(std::move(communicator), *device_);
+  return all_.emplace_back(std::move(communicator)).get();
+}
+
+std::uint64_t ParallelAxes::bytes_sent() const {
+  std::uint64_t bytes = 0;
+  for (const auto& communicator : all_) bytes += communicator->bytes_sent();
+  return bytes;
+}
+std::uint64_t ParallelAxes::busy_nanoseconds() const {
+  std::uint64_t busy = 0;
+  for (const auto& communicator : all_) busy += communicator->busy_nanoseconds();
+  return busy;
+}
+
+std::shared_ptr<Device> create_training_device(const Config& config, int rank) {
+  if (config.training.device != "gpu") return create_cpu_device();
+  const GpuList gpus = list_gpus();
+  const int count = std::max(1, static_cast<int>(gpus.names.size()));
+  // The host waits for a whole step, which may take longer than any wait for another rank.
+  const std::chrono::milliseconds timeout(std::max<std::int64_t>(600'000, static_cast<std::int64_t>(config.comm.timeout_s * 1000)));
+  return create_gpu_device(rank % count, {timeout, config.training.deterministic});
+}
+
+EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device) {
+  return {config.model,
+          config.training.micro_batch_size,
+          config.training.sequence_length,
+          static_cast<int>(config.training.threads),
+          StorageKind::training,
+          config.comm.gradient_reduction == "avg" ? ReduceOp::avg : ReduceOp::sum,
+          static_cast<int>(config.parallelism.zero),
+          config.training.dtype == "bf16" ? DType::bf16 : DType::f32,
+          config.state_dtype == "bf16" ? DType::bf16 : DType::f32,
+          config.training.recompute == "full"        ? Recompute::full
+          : config.training.recompute == "selective" ? Recompute::selective
+                                                     : Recompute::none,
+          std::move(device),
+          config.training.offload == "optimizer",
+          config.parallelism.sequence_parallel};
+}
+
+}  // namespace baleen

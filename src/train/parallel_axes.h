@@ -1,0 +1,49 @@
+// What every command that trains or verifies builds its engine from: the mesh of ranks with its communicators, and the options that the
+// configuration implies.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/mesh.h"
+#include "train/config.h"
+#include "train/engine.h"
+#include "train/layout.h"
+
+namespace baleen {
+
+// The communicators of a layout over the first ranks of the world (DESIGN.md decision 5).
+class ParallelAxes {
+ public:
+  // Collective over the world, whoever is a member. `device`: where the buffers will be, which must live as long; nullptr: in host memory.
+  ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device = nullptr);
+
+  bool member() const { return everyone_ != nullptr; }
+  const Mesh& mesh() const { return mesh_; }
+  // Every rank of the layout: what the run agrees over.
+  Communicator& everyone() const { return *everyone_; }
+  const EngineGroups& groups() const { return *groups_; }
+  // Of all of them, since construction.
+  std::uint64_t bytes_sent() const;
+  std::uint64_t busy_nanoseconds() const;
+
+ private:
+  // Over the ranks that differ from this one in the given axes only; nullptr where that is nobody else and `alone` is not wanted.
+  Communicator* create(World& world, std::initializer_list<Axis> axes, const char* name, bool alone = false);
+  Communicator* create(World& world, std::vector<int> ranks, const char* name, bool alone = false);
+
+  Mesh mesh_;
+  Device* device_;
+  std::vector<std::unique_ptr<Communicator>> all_;
+  Communicator* everyone_ = nullptr;
+  std::optional<EngineGroups> groups_;
+};
+
+// The device that `config` asks for: the processor, or the GPU of this rank, where several may share one. `config` is resolved.
+std::shared_ptr<Device> create_training_device(const Config& config, int rank);
+// Of a training engine in the layout that `config` asks for. `config` is resolved.
+EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device);
+
+}  // namespace baleen
