@@ -34,6 +34,9 @@ std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options =
 std::unique_ptr<Device> create_pinned_host();
 // How often the host has waited for work of a GPU that was not done yet, since the device was created; 0 for other devices.
 std::uint64_t host_waits(const Device& device);
+// What device/timing.h does on GPU streams.
+Event record_gpu_time(Stream& stream);
+double gpu_seconds_between(const Event& begin, const Event& end);
 // Bytes that could still be allocated on a GPU; the largest number for other devices.
 std::size_t free_bytes(const Device& device);
 

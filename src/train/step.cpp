@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/host_memory.h"
+#include "device/timing.h"
 #include "ops/cross_entropy.h"
 #include "ops/update_decision.h"
 #include "optim/global_norm.h"
@@ -45,7 +46,11 @@ bool TrainingStep::enqueue(std::int64_t step, bool stop) {
   BALEEN_CHECK(pending() <= late_, pending(), late_);
   Communicator& everyone = engine_.everyone();
   ops::Context& context = engine_.context();
-  Pending now{{step, 0, 0, schedule_.at(step)}, 0, static_cast<std::size_t>(step % (late_ + 1)), {}};
+  Pending now;
+  now.result.step = step;
+  now.result.lr = schedule_.at(step);
+  now.slot = static_cast<std::size_t>(step % (late_ + 1));
+  now.begin = pending_.empty() ? record_time(context.stream) : pending_.back().done;
   Slot& slot = slots_[now.slot];
   const HostBatch batch = fill(slot, step);
 
@@ -68,7 +73,7 @@ bool TrainingStep::enqueue(std::int64_t step, bool stop) {
 
   context.stream.copy(slot.sums.as<double>(), loss_sum.data(), sizeof(double));
   context.stream.copy(slot.sums.as<double>() + 1, squares.data(), sizeof(double));
-  now.done = context.stream.record();
+  now.done = record_time(context.stream);
   pending_.push_back(std::move(now));
   return true;
 }
@@ -82,6 +87,7 @@ StepResult TrainingStep::take() {
   result.loss = first.valid_tokens > 0 ? sums[0] / first.valid_tokens : 0.0;
   result.grad_norm = std::sqrt(sums[1]);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(first);
+  result.seconds = seconds_between(first.begin, first.done);
   const StepResult taken = result;
   pending_.pop_front();
   return taken;

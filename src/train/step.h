@@ -19,6 +19,7 @@ struct StepResult {
   double loss = 0;       // mean over the valid targets of the global batch
   double grad_norm = 0;  // of the whole gradient, before clipping
   double lr = 0;
+  double seconds = 0;  // from its beginning, or from the end of the step before where the device had work all along, to its end
 };
 
 // A step only enqueues: whether the update happens and how far it is clipped is decided on the device, and its numbers come back when the
@@ -45,7 +46,7 @@ class TrainingStep {
     StepResult result;
     double valid_tokens = 0;
     std::size_t slot = 0;
-    Event done;
+    Event begin, done;
   };
   // Host memory of one step in flight: this rank's part of the global batch, [G / (replicate · dp), T] each, and Σ token losses, Σ g².
   struct Slot {

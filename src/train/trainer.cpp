@@ -19,12 +19,6 @@
 #include "train/peak.h"
 
 namespace baleen {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 ResumePolicy parse_resume(const std::string& text) {
   if (text == "auto") return {};
   if (text == "never") return {ResumePolicy::Kind::never, 0};
@@ -146,26 +140,24 @@ void Trainer::record(const Row& row) {
 bool Trainer::train_step(std::int64_t step) {
   MetricsRow row;
   const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
-  const auto begin = Clock::now();
   if (!training_step_->enqueue(step, stop_())) return false;
   row.step = step;
   row.lr = config_.schedule().at(step);
   row.comm_bytes = axes_.bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
   row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
-  begun_.push_back({begin, row});
+  begun_.push_back(row);
   finish_steps(training_step_->results_late());
   return true;
 }
 
 void Trainer::finish_steps(int leave) {
   while (training_step_->pending() > leave) {
-    auto [begin, row] = begun_.front();
+    MetricsRow row = begun_.front();
     begun_.pop_front();
+    StepResult result;
     try {
-      const StepResult result = training_step_->take();
-      row.loss = result.loss;
-      row.grad_norm = result.grad_norm;
+      result = training_step_->take();
     } catch (const Error& error) {
       // The row of a step whose numbers went bad is part of the record.
       if (error.code() == ExitCode::bad_numbers && metrics_ != nullptr) {
@@ -178,19 +170,19 @@ void Trainer::finish_steps(int leave) {
       }
       throw;
     }
-    finish_step(std::max(begin, last_finish_), row);
+    finish_step(result, row);
   }
 }
 
-void Trainer::finish_step(std::chrono::steady_clock::time_point begin, MetricsRow row) {
-  last_finish_ = Clock::now();
+void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   tokens_ += step_tokens;
   if (metrics_ == nullptr) return;
-  const double seconds = std::chrono::duration<double>(last_finish_ - begin).count();
+  row.loss = result.loss;
+  row.grad_norm = result.grad_norm;
   row.tokens = tokens_;
-  row.step_ms = 1e3 * seconds;
-  row.tokens_per_s = static_cast<double>(step_tokens) / seconds;
+  row.step_ms = 1e3 * result.seconds;
+  row.tokens_per_s = static_cast<double>(step_tokens) / result.seconds;
   row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
   row.mfu = model_flops_utilisation(row.model_tflops, engine_.device().description(), engine_.units().options().compute);
   row.memory_peak_bytes = engine_.device().peak_bytes();

@@ -1,7 +1,6 @@
 // A training run on one rank: from the resolved configuration to the last checkpoint.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -48,7 +47,7 @@ class Trainer {
   bool train_step(std::int64_t step);
   // Takes the results of the steps begun, but for the last `leave`, and records them.
   void finish_steps(int leave);
-  void finish_step(std::chrono::steady_clock::time_point begin, MetricsRow row);
+  void finish_step(const StepResult& result, MetricsRow row);
   void validate(std::int64_t step);
   void save(std::int64_t step);
   // Of the weights that ranks hold in common.
@@ -71,9 +70,7 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<EventLog> events_;  // nullptr: not wanted
   std::optional<Progress> progress_;
-  // Steps whose results are still to come: when they began, and what is known of their rows.
-  std::deque<std::pair<std::chrono::steady_clock::time_point, MetricsRow>> begun_;
-  std::chrono::steady_clock::time_point last_finish_;
+  std::deque<MetricsRow> begun_;  // of the steps whose results are still to come: what is known of their rows
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0;
 };
 

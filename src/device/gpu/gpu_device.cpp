@@ -32,8 +32,8 @@ struct Shared {
 
 class GpuEvent final : public EventState {
  public:
-  GpuEvent(gpuStream_t stream, std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
-    gpu_check(gpuEventCreateWithFlags(&event_, gpuEventDisableTiming), "creating an event");
+  GpuEvent(gpuStream_t stream, std::shared_ptr<Shared> shared, bool timed = false) : shared_(std::move(shared)) {
+    gpu_check(gpuEventCreateWithFlags(&event_, timed ? gpuEventDefault : gpuEventDisableTiming), "creating an event");
     if (const gpuError_t status = gpuEventRecord(event_, stream); status != gpuSuccess) {
       gpuEventDestroy(event_);
       gpu_check(status, "recording an event");
@@ -95,6 +95,7 @@ class GpuStream final : public Stream {
     if (stream_ != nullptr) gpu_check(gpuStreamIsCapturing(stream_, &status), "asking whether a graph is recorded");
     return {index_, shared_->options.deterministic, status != gpuStreamCaptureStatusNone};
   }
+  Event record_time() { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
   Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_)); }
   void wait(const Event& event) override {
     if (measuring()) return;
@@ -287,6 +288,20 @@ std::unique_ptr<Device> create_pinned_host() {
 std::uint64_t host_waits(const Device& device) {
   const auto* gpu = dynamic_cast<const GpuDevice*>(&device);
   return gpu == nullptr ? 0 : gpu->host_waits();
+}
+
+Event record_gpu_time(Stream& stream) {
+  auto* gpu = dynamic_cast<GpuStream*>(&stream);
+  BALEEN_CHECK(gpu != nullptr, "not a GPU stream");
+  return gpu->record_time();
+}
+
+double gpu_seconds_between(const Event& begin, const Event& end) {
+  const auto *from = dynamic_cast<const GpuEvent*>(begin.state()), *to = dynamic_cast<const GpuEvent*>(end.state());
+  BALEEN_CHECK(from != nullptr && to != nullptr, "not the times of a GPU");
+  float milliseconds = 0;
+  gpu_check(gpuEventElapsedTime(&milliseconds, from->native(), to->native()), "reading the time between two events");
+  return milliseconds / 1e3;
 }
 
 std::size_t free_bytes(const Device& device) {
