@@ -25,8 +25,8 @@ done
 asan_folders=(data checkpoint)
 tsan_folders=(comm)
 if $full; then
-  asan_folders+=(base device tensor sharding ops launch comm layers model optim train parallel)
-  tsan_folders+=(launch base device ops sharding layers data checkpoint train parallel)
+  asan_folders+=(base device tensor sharding ops launch comm layers model pipeline optim train parallel)
+  tsan_folders+=(launch pipeline base device ops sharding layers data checkpoint train parallel)
 fi
 
 # One cache for all working trees and CI's fresh clones.
