@@ -136,6 +136,37 @@ TEST_F(GpuOps, CrossEntropy) {
   }
 }
 
+// Rows that begin at aligned addresses, with what is no number behind each.
+TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
+  for (const std::int64_t v : {std::int64_t{2}, std::int64_t{257}, std::int64_t{1024}, std::int64_t{50257}, std::int64_t{151937}}) {
+    const std::int64_t n = 9, padded = (v + 63) / 64 * 64;
+    const Floats logits = random(n * v, 3.0f), scale = random(1);
+    auto targets = random_indices(n, v);
+    targets[4] = ops::ignore_index;
+    targets[5] = static_cast<std::int32_t>(v - 1);
+    for (const bool backward : {false, true})
+      expect_equal(
+          [&](Side& side) {
+            const std::int64_t stride = side.device().kind() == DeviceKind::gpu ? padded : v;
+            Floats rows(static_cast<std::size_t>(n * stride), std::numeric_limits<float>::quiet_NaN());
+            for (std::int64_t i = 0; i < n; ++i) std::copy_n(logits.begin() + i * v, v, rows.begin() + i * stride);
+            const Tensor there = side.put(rows, {n, stride}), sum = side.put(std::vector<double>{0.5}, {1}), at = side.put(targets, {n});
+            const Tensor factor = side.put(scale, {1});
+            side.run([&](Context& context) {
+              if (backward)
+                ops::cross_entropy_forward_backward(context, sum, there, at, factor, v);
+              else
+                ops::cross_entropy_forward(context, sum, there, at, v);
+            });
+            const Floats after = side.get(there);
+            Floats gradients;
+            for (std::int64_t i = 0; i < n; ++i) gradients.insert(gradients.end(), after.begin() + i * stride, after.begin() + i * stride + v);
+            return std::vector<Floats>{gradients, {static_cast<float>(side.get<double>(sum)[0])}};
+          },
+          "padded cross-entropy " + std::to_string(v));
+  }
+}
+
 TEST_F(GpuOps, AdamW) {
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1027}, std::int64_t{65536}}) {
     const Floats w = random(count), g = random(count), m = random(count, 0.1f), scalars{1e-2f, 0.19f, 0.0975f, 0.7f, 2, 0, 0, 0};
