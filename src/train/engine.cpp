@@ -137,7 +137,15 @@ void Engine::stage(std::span<const std::int32_t> values, std::int64_t first, std
     staged_.push_back(begin + row < end ? values[static_cast<std::size_t>(begin + row)] : missing);
 }
 
+bool Engine::copied_as_they_are(std::span<const std::int32_t> values, std::int64_t first, const Tensor& to) {
+  const auto begin = static_cast<std::size_t>(first * options_.sequence_length), count = static_cast<std::size_t>(to.elements());
+  if (ring_ || begin + count > values.size()) return false;
+  stream_->copy(to.data(), values.data() + begin, to.bytes());
+  return true;
+}
+
 void Engine::load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids) {
+  if (!tensor_.active() && copied_as_they_are(batch.inputs, first, ids)) return;
   stage(batch.inputs, first, 0);
   if (tensor_.active())
     for (std::int32_t& id : staged_) {
@@ -148,6 +156,7 @@ void Engine::load_ids(const HostBatch& batch, std::int64_t first, const Tensor& 
 }
 
 void Engine::load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets) {
+  if (copied_as_they_are(batch.targets, first, targets)) return;
   stage(batch.targets, first, ops::ignore_index);
   stream_->copy(targets.data(), staged_.data(), targets.bytes());
 }
@@ -187,7 +196,7 @@ double Engine::counted_loss() {
   return groups_.data.counts_losses ? loss_sum : 0;
 }
 
-double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
   const double share = options_.reduction == ReduceOp::avg ? groups_.data.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
@@ -195,6 +204,11 @@ double Engine::gradients(const HostBatch& batch, double valid_tokens) {
   stream_->copy(shared_.loss.gradient_scale.data(), &scale, sizeof scale);
   run(batch, micro_steps(batch.sequences), ModelWork::Pass::gradients);
   sharding_.gradients().wait(context_);
+  if (!groups_.data.counts_losses) stream_->fill_zero(shared_.loss.sum.data(), shared_.loss.sum.bytes());
+}
+
+double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+  enqueue_gradients(batch, valid_tokens);
   return counted_loss();
 }
 

@@ -1,8 +1,8 @@
 // A training run on one rank: from the resolved configuration to the last checkpoint.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -49,6 +49,9 @@ class Trainer {
   // False when a stop was agreed on instead of a step.
   bool train_step(std::int64_t step);
   void write_trace(std::int64_t step);
+  // Takes the results of the steps begun, but for the last `leave`, and records them.
+  void finish_steps(int leave);
+  void finish_step(const StepResult& result, MetricsRow row);
   void validate(std::int64_t step);
   void save(std::int64_t step);
   // Of the weights that ranks hold in common.
@@ -73,6 +76,7 @@ class Trainer {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<EventLog> events_;  // nullptr: not wanted
   std::optional<Progress> progress_;
+  std::deque<MetricsRow> begun_;  // of the steps whose results are still to come: what is known of their rows
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0;
 };
 
