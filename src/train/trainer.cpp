@@ -14,6 +14,8 @@
 #include "ops/threads.h"
 #include "sharding/replica_check.h"
 #include "train/evaluation.h"
+#include "train/export_model.h"
+#include "train/initial_weights.h"
 #include "train/layout.h"
 #include "train/memory_fit.h"
 #include "train/peak.h"
@@ -71,7 +73,7 @@ void Trainer::restore() {
   axes_.everyone().broadcast(&step, sizeof step, DType::u8, 0).wait();
   if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
   if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
-  if (step < 0) engine_.units().initialize_weights(config_.training.seed);
+  if (step < 0) set_initial_weights(config_, engine_.units());
   axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
@@ -113,6 +115,7 @@ ExitCode Trainer::run() {
   const std::int64_t steps = config_.training.steps;
   if (start_step_ >= steps && saved_step_ >= 0) {
     if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);
+    if (!std::filesystem::exists(run_ / "export")) export_if_wanted();
     return ExitCode::done;
   }
   log_start();
@@ -139,6 +142,7 @@ ExitCode Trainer::run() {
     if (due(config_.checkpoint.every)) save(step);
   }
   if (saved_step_ != steps) save(steps);
+  export_if_wanted();
   return ExitCode::done;
 }
 
@@ -147,6 +151,13 @@ void Trainer::write_trace(std::int64_t step) {
   trace_.stop();
   trace_.write(axes_.everyone(), trace_file_);
   if (world_.rank() == 0) log::info("the trace of step {} is in {}", step, trace_file_.string());
+}
+
+void Trainer::export_if_wanted() {
+  if (!config_.checkpoint.export_hf || world_.rank() != 0) return;
+  std::filesystem::remove_all(run_ / "export");  // of fewer steps
+  export_model(run_, run_ / "export");
+  log::info("exported to {}", (run_ / "export").string());
 }
 
 template <class Row>

@@ -54,6 +54,8 @@ class Trainer {
   void finish_step(const StepResult& result, MetricsRow row);
   void validate(std::int64_t step);
   void save(std::int64_t step);
+  // The last checkpoint as a Hugging Face folder, RUN/export.
+  void export_if_wanted();
   // Of the weights that ranks hold in common.
   void check_replicas();
   template <class Row>

@@ -47,9 +47,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"SlidingWindow", "model.sliding_window=4096", 2, {"model.sliding_window", "not supported"}},
         BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
         BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
+        BadConfig{"NotInThisBuild", "comm.backend=mpi", 2, {"comm.backend"}},
         BadConfig{"NoSuchData", "data.train=nowhere.bin", 3, {"nowhere.bin"}},
         BadConfig{"ForeignData", "data.train=corpus.txt", 3, {"corpus.txt"}},
         BadConfig{"IdsOutOfVocabulary", "model.vocab_size=100", 3, {"corpus.bin", "100"}},
+        BadConfig{"WeightsForOneSource", "data.weights=[0.5, 0.5]", 2, {"data.weights", "2 weights for 1"}},
+        BadConfig{"WeightNotPositive", "data.weights=[0]", 2, {"data.weights", "above 0"}},
+        BadConfig{"TrainNotStrings", "data.train=[1]", 2, {"data.train", "strings"}},
+        BadConfig{"SourceMissing", "data.train=[\"corpus.bin\", \"nowhere.bin\"]", 3, {"nowhere.bin"}},
         BadConfig{"UnknownPreset", "model.preset=enormous", 2, {"enormous", "tiny"}}),
     [](const auto& instance) { return instance.param.name; });
 
