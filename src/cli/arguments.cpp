@@ -37,6 +37,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "Train a model");
   add_config(*train_app, train.config, train.overrides);
   add_ranks(*train_app, train.ranks);
+  train_app->add_option("--trace", train.trace, "Write the second step of this process as a Chrome/Perfetto trace, a row a rank and stream");
   train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")->capture_default_str();
   train_app->add_option("--out", train.out, "Run directory (default: runs/NAME-OF-CONFIG)");
   choose(train_app, chosen, train);
@@ -144,6 +145,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
 
   DoctorArguments doctor;
   CLI::App* doctor_app = app.add_subcommand("doctor", "What this machine and this build have");
+  doctor_app->add_option("--layout", doctor.layouts, "Which rank has which place in a layout, such as \"pp=2,tp=4\"");
   doctor_app->add_flag("--json", doctor.json, "One JSON object on standard output");
   choose(doctor_app, chosen, doctor);
 

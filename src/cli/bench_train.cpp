@@ -22,6 +22,8 @@ void print_json(const BenchResult& r) {
                                             {"memory_planned_bytes", r.memory_planned_bytes},
                                             {"allocations", r.allocations},
                                             {"comm_exposed_ms", r.comm_exposed_ms},
+                                            {"host_ms", r.host_ms},
+                                            {"host_waits", r.host_waits},
                                             {"device", r.device}};
   fmt::print("{}\n", dump_json(object));
 }
@@ -30,6 +32,7 @@ void print_table(const BenchResult& r) {
   fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s, r.model_tflops,
              r.comm_exposed_ms, r.device);
   if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
+  fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);
   for (const auto& [name, bytes] : r.allocations) fmt::print("  {:>14}  {}\n", bytes, name);
 }

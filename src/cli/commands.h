@@ -9,7 +9,7 @@
 namespace baleen::cli {
 
 struct TrainArguments {
-  std::string config, out, resume = "auto";
+  std::string config, out, resume = "auto", trace;
   std::vector<std::string> overrides;
   int ranks = 0;  // 0: not given
 };
@@ -68,6 +68,7 @@ struct CheckpointArguments {
   std::int64_t step = -1;  // reshard: of which checkpoint; -1: the latest
 };
 struct DoctorArguments {
+  std::string layouts;
   bool json = false;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,16 @@ struct GpuOptions {
 };
 // Throws Error (ExitCode::bad_config) when there is no such GPU, or when this build has no kernels for it.
 std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options = {});
+
+// Memory of the host that GPUs copy from and to at the full speed of the link, without the processor's help: page-locked.
+std::unique_ptr<Device> create_pinned_host();
+// How often the host has waited for work of a GPU that was not done yet, since the device was created; 0 for other devices.
+std::uint64_t host_waits(const Device& device);
+// What device/timing.h does on GPU streams.
+Event record_gpu_time(Stream& stream);
+double gpu_seconds_between(const Event& begin, const Event& end);
+// Bytes that could still be allocated on a GPU; the largest number for other devices.
+std::size_t free_bytes(const Device& device);
 
 // Work recorded from a stream, to be run any number of times at the cost of one launch. Addresses and constants are those of the recording:
 // what changes from run to run lies in device memory.

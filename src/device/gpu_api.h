@@ -44,6 +44,7 @@ inline constexpr auto gpuMemset = &cudaMemset;
 inline constexpr auto gpuMemsetAsync = &cudaMemsetAsync;
 inline constexpr auto gpuMemset2DAsync = &cudaMemset2DAsync;
 inline constexpr auto gpuMemcpyAsync = &cudaMemcpyAsync;
+inline constexpr auto gpuMemGetInfo = &cudaMemGetInfo;
 inline constexpr auto gpuDeviceSynchronize = &cudaDeviceSynchronize;
 inline constexpr auto gpuStreamDestroy = &cudaStreamDestroy;
 inline constexpr auto gpuStreamBeginCapture = &cudaStreamBeginCapture;
@@ -71,6 +72,13 @@ inline bool gpuIsDevicePointer(const void* pointer) {
 }
 inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) {
   return cudaGetDeviceProperties(properties, index);
+}
+// Page-locks memory of the host, so that copies from and to it need no help of the processor.
+inline gpuError_t gpuPinHost(void* data, std::size_t bytes) {
+  return cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+}
+inline gpuError_t gpuUnpinHost(void* data) {
+  return cudaHostUnregister(data);
 }
 inline gpuError_t gpuStreamCreateWithFlags(gpuStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithFlags(stream, flags);

@@ -26,11 +26,17 @@ std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t toke
   return std::min(rows, tokens);
 }
 
+std::int64_t HeadLoss::row_elements(const LayerContext& context) const {
+  constexpr std::int64_t aligned = 64;
+  const bool pads = context.ops.stream.kind() == DeviceKind::gpu && !context.tensor.active();
+  return pads ? (head_.outputs() + aligned - 1) / aligned * aligned : head_.outputs();
+}
+
 void HeadLoss::cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                              const Tensor& gradient_scale) const {
   if (!context.tensor.active()) {
-    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale);
-    return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets);
+    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
+    return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets, vocabulary_);
   }
   const Arena::Scope scope(context.ops.scratch);
   const std::int64_t rows = logits.size(0);
@@ -45,7 +51,7 @@ void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const T
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
-  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, head_.outputs()});
+  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, row_elements(context)});
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
     head_.forward(context, logits.rows(0, count), all.rows(begin, count));
@@ -59,7 +65,7 @@ void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();
   const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
-  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, head_.outputs()});
+  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, row_elements(context)});
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
     const Tensor chunk = logits.rows(0, count), input = all.rows(begin, count);

@@ -27,6 +27,8 @@ class HeadLoss {
   void logits(const LayerContext& context, const Tensor& out, const Tensor& x) const { head_.forward(context, out, x); }
 
  private:
+  // From one row of a chunk's logits to the next. Products of a GPU take twice as long where rows begin at odd addresses (GPT-2's 50,257).
+  std::int64_t row_elements(const LayerContext& context) const;
   std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens) const;
   // Of a chunk of logits; gradient_scale undefined: the loss alone.
   void cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,

@@ -37,8 +37,8 @@ inline std::uint64_t rounding_key(const StochasticRounding& rounding) {
 
 // What changes each step, in device memory so that a captured graph can be replayed.
 // step_scalars [8] fp32: learning rate, 1 - beta1^step, 1 - beta2^step, factor on the gradients (clipping), the step itself (below 2^24,
-// hence exact); the rest is not read.
-enum AdamWScalar { adamw_learning_rate, adamw_correction1, adamw_correction2, adamw_gradient_factor, adamw_step };
+// hence exact), and whether to leave everything as it is (not 0: the update is skipped); the rest is not read.
+enum AdamWScalar { adamw_learning_rate, adamw_correction1, adamw_correction2, adamw_gradient_factor, adamw_step, adamw_skip };
 inline constexpr std::int64_t adamw_scalars = 8;
 
 namespace cpu {

@@ -1,7 +1,11 @@
 // AdamW over the flat memory of units.
 #pragma once
 
+#include <array>
+#include <memory>
+
 #include "ops/adamw.h"
+#include "optim/offloaded_states.h"
 #include "sharding/unit_storage.h"
 
 namespace baleen {
@@ -15,24 +19,26 @@ class AdamWOptimizer {
  public:
   AdamWOptimizer(AdamWConfig config, Device& device, UnitStorage& units);
 
-  // Offloaded states (StorageOptions::offload) are brought to the device unit by unit (J. Ren et al., "ZeRO-Offload", arXiv 2101.06840,
-  // keeps them in host memory as well; there the host updates them).
-  // One update of every trainable parameter. `step` counts from 1; gradients are multiplied by gradient_factor (clipping) on the way.
-  void step(ops::Context& context, std::int64_t step, double learning_rate, double gradient_factor);
+  // Enqueues what the update of step `step` (from 1) reads, but for what ops::decide_update says of the gradients: that goes in between.
+  void begin_step(Stream& compute, std::int64_t step, double learning_rate);
+  // ops::AdamWScalar values [8] fp32, in device memory.
+  Tensor scalars() const { return Tensor(scalars_.data(), DType::f32, {ops::adamw_scalars}); }
+  // Enqueues one update of every trainable parameter.
+  void update(ops::Context& context);
 
  private:
-  // What a unit's update works on: [updated] each, in device memory.
-  struct States {
-    Tensor master, exp_avg, exp_avg_sq;
-  };
-  // The unit's states themselves, or copies of offloaded ones; and the copies' way back.
-  States fetch(int unit, Stream& stream) const;
-  void give_back(int unit, const States& states, Stream& stream) const;
+  void update_piece(ops::Context& context, const StatesPiece& piece);
 
   AdamWConfig config_;
   UnitStorage& units_;
-  Buffer scalars_;  // ops::AdamWScalar values, in device memory
-  Buffer staging_;  // of offloaded states: as much as the largest unit needs
+  Buffer scalars_;
+  // Scalars on their way: a slot is written again when its copy is done.
+  static constexpr std::size_t slots = 4;
+  std::unique_ptr<Device> host_;
+  Buffer host_scalars_;  // [slots, 8] fp32
+  std::array<Event, slots> copied_;
+  std::size_t steps_begun_ = 0;
+  std::unique_ptr<OffloadedStates> offloaded_;  // nullptr: states are in device memory
 };
 
 }  // namespace baleen

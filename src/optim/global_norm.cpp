@@ -1,13 +1,12 @@
 #include "optim/global_norm.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ops/adamw.h"
 
 namespace baleen {
 
-double global_gradient_norm(ops::Context& context, const DataGroup& group, const UnitStorage& units, const Tensor& sum) {
+void sum_gradient_squares(ops::Context& context, const DataGroup& group, const UnitStorage& units, const Tensor& sum) {
   context.stream.fill_zero(sum.data(), sum.bytes());
   for (int unit = 0; group.counts_norms() && unit < units.units(); ++unit) {
     const SliceRange slice = units.slice(unit);
@@ -17,14 +16,16 @@ double global_gradient_norm(ops::Context& context, const DataGroup& group, const
       ops::sum_of_squares(context, sum, units.slice_gradients(unit).rows(static_cast<std::int64_t>(begin - slice.begin), static_cast<std::int64_t>(end - begin)));
     }
   }
-  if (context.stream.measuring()) return 0;
+  if (context.stream.measuring() || group.everyone->size() == 1) return;
   context.stream.wait(group.everyone->all_reduce(sum.data(), sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
+}
+
+double global_gradient_norm(ops::Context& context, const DataGroup& group, const UnitStorage& units, const Tensor& sum) {
+  sum_gradient_squares(context, group, units, sum);
   double value = 0;
   context.stream.copy(&value, sum.data(), sizeof value);
   context.stream.synchronize();
   return std::sqrt(value);
 }
-
-double clip_factor(double norm, double limit) { return limit == 0 ? 1.0 : std::min(1.0, limit / (norm + 1e-6)); }
 
 }  // namespace baleen

@@ -1,4 +1,4 @@
-// The norm of the whole gradient, and the factor that clips it.
+// The norm of the whole gradient.
 #pragma once
 
 #include "ops/context.h"
@@ -11,8 +11,7 @@ namespace baleen {
 // all-reduced over the layout: every element counts once, on whatever ranks it has copies, and every ZeRO stage gets the same bits. Waits for
 // the result.
 double global_gradient_norm(ops::Context& context, const DataGroup& group, const UnitStorage& units, const Tensor& sum);
-
-// min(1, limit / norm); 1 where limit is 0 (no clipping). As torch.nn.utils.clip_grad_norm_, whose denominator is norm + 1e-6.
-double clip_factor(double norm, double limit);
+// Its square into sum [1] fp64, where the gradients are; only enqueued.
+void sum_gradient_squares(ops::Context& context, const DataGroup& group, const UnitStorage& units, const Tensor& sum);
 
 }  // namespace baleen

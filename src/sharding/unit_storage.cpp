@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "device/host_memory.h"
 
 namespace baleen {
 namespace {
@@ -47,7 +48,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (options.kind != StorageKind::training) return;
   gradients_ = device.allocate("gradients", gradients * sizeof(float));
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
-  if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_cpu_device();
+  if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
   Device& states = host_ != nullptr ? *host_ : device;
   if (has_separate_master()) master_ = states.allocate("master weights", updated_elements * state_bytes);
   exp_avg_ = states.allocate("optimizer exp_avg", updated_elements * state_bytes);

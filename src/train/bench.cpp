@@ -4,6 +4,8 @@
 #include <chrono>
 
 #include "base/rng.h"
+#include "device/gpu.h"
+#include "train/memory_fit.h"
 #include "train/parallel_axes.h"
 #include "train/peak.h"
 #include "train/step.h"
@@ -37,12 +39,21 @@ class RandomBatches : public BatchSource {
   Philox philox_;
 };
 
+double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 }  // namespace
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
   const std::shared_ptr<Device> device = create_training_device(config, world.rank());
   const ParallelAxes axes(world, layout_of(config.parallelism), config.model, device.get());
-  Engine engine(training_engine_options(config, device), axes.groups());
+  Engine engine(check_memory(training_engine_options(config, device), axes.groups()), axes.groups());
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());
   engine.units().initialize_weights(config.training.seed);
   const RandomBatches batches(config);
@@ -52,14 +63,21 @@ BenchResult bench_training(const Config& config, World& world, std::int64_t step
   for (const auto& [name, bytes] : engine.device().allocations()) result.memory_planned_bytes += bytes;
   training_step.run(1, false);
   const std::uint64_t exposed = engine.exposed_nanoseconds();
+  std::vector<double> host_ms;
+  const auto take = [&](int leave) {
+    while (training_step.pending() > leave) result.step_ms.push_back(1e3 * training_step.take().seconds);
+  };
   for (std::int64_t step = 2; step < steps + 2; ++step) {
     const auto begin = std::chrono::steady_clock::now();
-    training_step.run(step, false);
-    result.step_ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    const std::uint64_t waits = host_waits(engine.device());
+    training_step.enqueue(step, false);
+    host_ms.push_back(milliseconds_since(begin));
+    result.host_waits += host_waits(engine.device()) - waits;
+    take(training_step.results_late());
   }
-  std::vector<double> sorted = result.step_ms;
-  std::sort(sorted.begin(), sorted.end());
-  const double median_s = sorted[sorted.size() / 2] / 1e3;
+  take(0);
+  result.host_ms = median(host_ms);
+  const double median_s = median(result.step_ms) / 1e3;
   result.tokens_per_s = static_cast<double>(config.training.global_batch_size * config.training.sequence_length) / median_s;
   result.model_tflops = result.tokens_per_s * config.model.flops_per_token(config.training.sequence_length) / world.size() / 1e12;
   result.mfu = model_flops_utilisation(result.model_tflops, engine.device().description(), engine.units().options().compute);

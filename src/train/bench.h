@@ -17,6 +17,8 @@ struct BenchResult {
   double model_tflops = 0;      // of one rank
   double mfu = 0;               // NaN where the device's peak is not known
   double comm_exposed_ms = 0;   // mean a step
+  double host_ms = 0;           // median of what the host takes for a step: on a GPU, to enqueue it
+  std::uint64_t host_waits = 0; // how often it waited for a GPU inside the timed steps
   std::size_t memory_peak_bytes = 0, memory_planned_bytes = 0;
   std::map<std::string, std::size_t> allocations;
   std::string device;

@@ -1,6 +1,7 @@
 #include "train/engine.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "model/family.h"
 #include "model/rope_table.h"
@@ -41,8 +42,8 @@ ZigZag zigzag(const EngineOptions& options, const EngineGroups& groups) {
   return groups.ring == nullptr ? ZigZag(1, 0, options.sequence_length) : ZigZag(groups.ring->size(), groups.ring->rank(), options.sequence_length);
 }
 
-std::optional<RingAttention> ring_attention(const EngineGroups& groups) {
-  return groups.ring == nullptr ? std::nullopt : std::optional<RingAttention>(std::in_place, *groups.ring, *groups.ring_gradients);
+std::optional<RingAttention> ring_attention(const EngineGroups& groups, CommWaits& waits) {
+  return groups.ring == nullptr ? std::nullopt : std::optional<RingAttention>(std::in_place, *groups.ring, *groups.ring_gradients, &waits);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       tensor_(tensor_parallel(options, groups, sharding_.waits())),
       tokens_(zigzag(options, groups)),
       rows_(tokens_.rows(options.micro_batch_size)),
-      ring_(ring_attention(groups)),
+      ring_(ring_attention(groups, sharding_.waits())),
       context_{*stream_, scratch_},
       work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
   if (options.threads > 0) ops::set_threads(options.threads);
@@ -136,7 +137,15 @@ void Engine::stage(std::span<const std::int32_t> values, std::int64_t first, std
     staged_.push_back(begin + row < end ? values[static_cast<std::size_t>(begin + row)] : missing);
 }
 
+bool Engine::copied_as_they_are(std::span<const std::int32_t> values, std::int64_t first, const Tensor& to) {
+  const auto begin = static_cast<std::size_t>(first * options_.sequence_length), count = static_cast<std::size_t>(to.elements());
+  if (ring_ || begin + count > values.size()) return false;
+  stream_->copy(to.data(), values.data() + begin, to.bytes());
+  return true;
+}
+
 void Engine::load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids) {
+  if (!tensor_.active() && copied_as_they_are(batch.inputs, first, ids)) return;
   stage(batch.inputs, first, 0);
   if (tensor_.active())
     for (std::int32_t& id : staged_) {
@@ -147,6 +156,7 @@ void Engine::load_ids(const HostBatch& batch, std::int64_t first, const Tensor& 
 }
 
 void Engine::load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets) {
+  if (copied_as_they_are(batch.targets, first, targets)) return;
   stage(batch.targets, first, ops::ignore_index);
   stream_->copy(targets.data(), staged_.data(), targets.bytes());
 }
@@ -159,8 +169,24 @@ void Engine::run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::
     if (ids.defined()) load_ids(batch, first, ids);
     if (targets.defined()) load_targets(batch, first, targets);
   });
-  runner.run(work_);
+  try {
+    runner.run(work_, observer_);
+  } catch (const std::exception& error) {
+    abort_activations(error.what());
+    throw;
+  }
   last_ = &runner;
+}
+
+void Engine::abort_activations(const std::string& reason) {
+  for (Communicator* const axis : {groups_.tensor, groups_.ring, groups_.ring_gradients}) {
+    if (axis == nullptr) continue;
+    axis->abort(reason);
+    try {
+      axis->barrier().wait();  // fails, behind everything that was in the queue
+    } catch (const std::exception&) {  // as it should
+    }
+  }
 }
 
 double Engine::counted_loss() {
@@ -170,7 +196,7 @@ double Engine::counted_loss() {
   return groups_.data.counts_losses ? loss_sum : 0;
 }
 
-double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
   const double share = options_.reduction == ReduceOp::avg ? groups_.data.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
@@ -178,6 +204,11 @@ double Engine::gradients(const HostBatch& batch, double valid_tokens) {
   stream_->copy(shared_.loss.gradient_scale.data(), &scale, sizeof scale);
   run(batch, micro_steps(batch.sequences), ModelWork::Pass::gradients);
   sharding_.gradients().wait(context_);
+  if (!groups_.data.counts_losses) stream_->fill_zero(shared_.loss.sum.data(), shared_.loss.sum.bytes());
+}
+
+double Engine::gradients(const HostBatch& batch, double valid_tokens) {
+  enqueue_gradients(batch, valid_tokens);
   return counted_loss();
 }
 

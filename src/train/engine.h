@@ -73,6 +73,10 @@ class Engine {
   // the group as soon as its last micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over
   // the `valid_tokens` of the global batch. Returns this rank's Σ token losses; 0 where another rank counts the same.
   double gradients(const HostBatch& batch, double valid_tokens);
+  // The same, only enqueued: the sum is in loss_sum() then, and on a GPU the batch is read until the work is done.
+  void enqueue_gradients(const HostBatch& batch, double valid_tokens);
+  // [1] fp64, in device memory.
+  const Tensor& loss_sum() const { return shared_.loss.sum; }
   // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the same).
   double loss(const HostBatch& batch, std::int64_t micro_steps);
   double loss(const HostBatch& batch) { return loss(batch, micro_steps(batch.sequences)); }
@@ -89,6 +93,9 @@ class Engine {
     stream_->synchronize();
   }
 
+  // Of every action of the passes; it must live as long as the engine.
+  void observe(PipelineObserver* observer) { observer_ = observer; }
+
   // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
   // The idle share of the last gradients() over all stages; 0 without a pipeline. Collective over axis pp.
@@ -103,9 +110,13 @@ class Engine {
   void run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::Pass pass);
   // This rank's tokens of the micro-batch that begins with sequence `first`, into staged_; `missing` where the batch has no more sequences.
   void stage(std::span<const std::int32_t> values, std::int64_t first, std::int32_t missing);
+  // The same straight to the device, where this rank has all tokens of a whole micro-batch; else false.
+  bool copied_as_they_are(std::span<const std::int32_t> values, std::int64_t first, const Tensor& to);
   void load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids);
   void load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets);
   double counted_loss();
+  // Ends the operations that use this rank's activations, where a step has failed on the way.
+  void abort_activations(const std::string& reason);
 
   EngineOptions options_;
   EngineGroups groups_;
@@ -130,6 +141,7 @@ class Engine {
   int slots_ = 0;
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PipelineExecutor>> executors_;
   const PipelineExecutor* last_ = nullptr;
+  PipelineObserver* observer_ = nullptr;
 };
 
 }  // namespace baleen

@@ -7,7 +7,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "device/host_memory.h"
+#include "device/timing.h"
 #include "ops/cross_entropy.h"
+#include "ops/update_decision.h"
 #include "optim/global_norm.h"
 
 namespace baleen {
@@ -22,43 +25,84 @@ TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const Batc
       batches_(batches),
       schedule_(schedule),
       gradient_clip_(gradient_clip),
-      norm_sum_(engine.device().allocate("gradient norm", sizeof(double))) {
+      late_(engine.device().kind() == DeviceKind::gpu ? 1 : 0),
+      host_(create_host_memory(engine.device())),
+      squares_(engine.device().allocate("gradient norm", sizeof(double))) {
   const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.group().data_size * batches.sequence_length());
-  inputs_.resize(elements);
-  targets_.resize(elements);
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(late_); ++i)
+    slots_[i] = {host_->allocate("inputs", elements * sizeof(std::int32_t)), host_->allocate("targets", elements * sizeof(std::int32_t)),
+                 host_->allocate("loss and norm", 2 * sizeof(double))};
 }
 
-HostBatch TrainingStep::next_batch(std::int64_t step) {
+HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) const {
   const std::int64_t sequences = batches_.global_batch_size() / engine_.group().data_size;
-  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.group().data_rank * sequences, sequences, inputs_.data(), targets_.data());
-  return {inputs_, targets_, sequences};
+  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.group().data_rank * sequences, sequences, slot.inputs.as<std::int32_t>(),
+                slot.targets.as<std::int32_t>());
+  const auto elements = static_cast<std::size_t>(sequences * batches_.sequence_length());
+  return {{slot.inputs.as<std::int32_t>(), elements}, {slot.targets.as<std::int32_t>(), elements}, sequences};
 }
 
-std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
+bool TrainingStep::enqueue(std::int64_t step, bool stop) {
+  BALEEN_CHECK(pending() <= late_, pending(), late_);
   Communicator& everyone = engine_.everyone();
-  const HostBatch batch = next_batch(step);
+  ops::Context& context = engine_.context();
+  Pending now;
+  now.result.step = step;
+  now.result.lr = schedule_.at(step);
+  now.slot = static_cast<std::size_t>(step % (late_ + 1));
+  now.begin = pending_.empty() ? record_time(context.stream) : pending_.back().done;
+  Slot& slot = slots_[now.slot];
+  const HostBatch batch = fill(slot, step);
 
   // The loss is a mean over the global batch's valid targets; the wish to stop travels with their count.
   std::array<double, 2> totals{engine_.counts_batch() ? static_cast<double>(count_valid(batch.targets)) : 0.0, stop ? 1.0 : 0.0};
   everyone.all_reduce(totals.data(), totals.data(), totals.size(), DType::f64, ReduceOp::sum).wait();
-  const double valid_tokens = totals[0];
-  if (totals[1] > 0) return std::nullopt;
+  now.valid_tokens = totals[0];
+  if (totals[1] > 0) return false;
 
-  double loss_sum = engine_.gradients(batch, valid_tokens);
-  everyone.all_reduce(&loss_sum, &loss_sum, 1, DType::f64, ReduceOp::sum).wait();
+  optimizer_.begin_step(context.stream, step, now.result.lr);
+  engine_.enqueue_gradients(batch, now.valid_tokens);
+  const Tensor &loss_sum = engine_.loss_sum(), squares(squares_.data(), DType::f64, {1});
+  if (everyone.size() > 1)
+    context.stream.wait(everyone.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
+  sum_gradient_squares(context, engine_.group(), engine_.units(), squares);
 
-  StepResult result;
-  result.loss = valid_tokens > 0 ? loss_sum / valid_tokens : 0.0;
-  result.grad_norm = global_gradient_norm(engine_.context(), engine_.group(), engine_.units(), Tensor(norm_sum_.data(), DType::f64, {1}));
-  result.lr = schedule_.at(step);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(step, result);
-
-  optimizer_.step(engine_.context(), step, result.lr, clip_factor(result.grad_norm, gradient_clip_));
+  ops::decide_update(context, optimizer_.scalars(), loss_sum, squares, gradient_clip_);
+  optimizer_.update(context);
   engine_.publish_weights();
-  return result;
+
+  context.stream.copy(slot.sums.as<double>(), loss_sum.data(), sizeof(double));
+  context.stream.copy(slot.sums.as<double>() + 1, squares.data(), sizeof(double));
+  now.done = record_time(context.stream);
+  pending_.push_back(std::move(now));
+  return true;
 }
 
-void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) {
+StepResult TrainingStep::take() {
+  BALEEN_CHECK(!pending_.empty(), "no step is pending");
+  Pending& first = pending_.front();
+  first.done.wait();
+  const double* const sums = slots_[first.slot].sums.as<double>();
+  StepResult& result = first.result;
+  result.loss = first.valid_tokens > 0 ? sums[0] / first.valid_tokens : 0.0;
+  result.grad_norm = std::sqrt(sums[1]);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(first);
+  result.seconds = seconds_between(first.begin, first.done);
+  const StepResult taken = result;
+  pending_.pop_front();
+  return taken;
+}
+
+std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
+  if (!enqueue(step, stop)) return std::nullopt;
+  return take();
+}
+
+void TrainingStep::fail_non_finite(const Pending& failed) {
+  const StepResult& result = failed.result;
+  engine_.settle_weights();
+  // Gradients of a step that another has followed are gone: the weights are still those it began with, so they can be had again.
+  if (pending_.size() > 1) engine_.gradients(fill(slots_[failed.slot], result.step), failed.valid_tokens);
   // Each rank looks through the gradients it owns; the one of lowest rank that finds something names it.
   const UnitStorage& units = engine_.units();
   Communicator& everyone = engine_.everyone();
@@ -78,7 +122,7 @@ void TrainingStep::fail_non_finite(std::int64_t step, const StepResult& result) 
   const bool found = finder < everyone.size();
   if (found) everyone.broadcast(parameter.data(), parameter.size(), DType::u8, finder).wait();
   throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
-              fmt::format("step {}, first parameter with a non-finite gradient: {}", step, found ? fmt::format("{} (rank {})", parameter.data(), finder) : "none"),
+              fmt::format("step {}, first parameter with a non-finite gradient: {}", result.step, found ? fmt::format("{} (rank {})", parameter.data(), finder) : "none"),
               "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
 }
 

@@ -1,9 +1,11 @@
 // One training step, as DESIGN.md section 4 has it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
-#include <vector>
 
 #include "data/loader.h"
 #include "optim/adamw_optimizer.h"
@@ -13,31 +15,57 @@
 namespace baleen {
 
 struct StepResult {
+  std::int64_t step = 0;
   double loss = 0;       // mean over the valid targets of the global batch
   double grad_norm = 0;  // of the whole gradient, before clipping
   double lr = 0;
+  double seconds = 0;  // from its beginning, or from the end of the step before where the device had work all along, to its end
 };
 
+// A step only enqueues: whether the update happens and how far it is clipped is decided on the device, and its numbers come back when the
+// next step has been enqueued. On the processor, where work runs at once, nothing is late.
 class TrainingStep {
  public:
   TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip);
 
-  // Step `step`, counted from 1. Nothing where any rank has `stop` set: then no rank runs the step. Throws Error(bad_numbers) on every
-  // rank, before the update, when the loss or the norm of the gradient is not finite.
+  // Enqueues step `step`, counted from 1. False where any rank has `stop` set: then no rank runs the step. At most results_late() results
+  // may be left to take.
+  bool enqueue(std::int64_t step, bool stop);
+  // Results that can be left for later without the device running out of work: 1 on a GPU, else 0.
+  int results_late() const { return late_; }
+  int pending() const { return static_cast<int>(pending_.size()); }
+  // The result of the earliest step that is pending; waits for it. Throws Error(bad_numbers) on every rank when the loss or the norm of the
+  // gradient was not finite: then neither that step nor any after it has changed the weights.
+  StepResult take();
+
+  // Both, for one step.
   std::optional<StepResult> run(std::int64_t step, bool stop);
 
  private:
-  // This rank's part of the global batch of `step`.
-  HostBatch next_batch(std::int64_t step);
-  [[noreturn]] void fail_non_finite(std::int64_t step, const StepResult& result);
+  struct Pending {
+    StepResult result;
+    double valid_tokens = 0;
+    std::size_t slot = 0;
+    Event begin, done;
+  };
+  // Host memory of one step in flight: this rank's part of the global batch, [G / (replicate · dp), T] each, and Σ token losses, Σ g².
+  struct Slot {
+    Buffer inputs, targets, sums;
+  };
+
+  HostBatch fill(Slot& slot, std::int64_t step) const;
+  [[noreturn]] void fail_non_finite(const Pending& failed);
 
   Engine& engine_;
   AdamWOptimizer& optimizer_;
   const BatchSource& batches_;
   LrSchedule schedule_;
   double gradient_clip_;
-  std::vector<std::int32_t> inputs_, targets_;  // [G / (replicate · dp), T]
-  Buffer norm_sum_;                             // [1] fp64
+  int late_;
+  std::unique_ptr<Device> host_;
+  std::array<Slot, 2> slots_;
+  Buffer squares_;  // [1] fp64
+  std::deque<Pending> pending_;
 };
 
 // Valid targets among `targets`.

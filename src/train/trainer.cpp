@@ -17,15 +17,10 @@
 #include "train/export_model.h"
 #include "train/initial_weights.h"
 #include "train/layout.h"
+#include "train/memory_fit.h"
 #include "train/peak.h"
 
 namespace baleen {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 ResumePolicy parse_resume(const std::string& text) {
   if (text == "auto") return {};
   if (text == "never") return {ResumePolicy::Kind::never, 0};
@@ -36,17 +31,20 @@ ResumePolicy parse_resume(const std::string& text) {
   return policy;
 }
 
-Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop)
+Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
+                 std::filesystem::path trace)
     : config_(std::move(config)),
       data_(std::move(data)),
       world_(world),
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
+      trace_file_(std::move(trace)),
       device_(create_training_device(config_, world.rank())),
-      axes_(world, layout_of(config_.parallelism), config_.model, device_.get()),
-      engine_(training_engine_options(config_, device_), axes_.groups()),
+      axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
+      engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
+  if (!trace_file_.empty()) engine_.observe(&trace_);
   prepare_run_directory();
   if (data_.train != nullptr)
     training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip);
@@ -108,6 +106,7 @@ void Trainer::log_start() const {
             config_.model.vocab_size);
   log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
             layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
+  if (world_.size() > 1) log::info("{}", rank_grid(axes_.mesh()));
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
             t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }
@@ -122,18 +121,36 @@ ExitCode Trainer::run() {
   log_start();
   progress_.emplace(start_step_ + 1, steps, world_.rank() == 0);
   for (std::int64_t step = start_step_ + 1; step <= steps; ++step) {
-    if (!train_step(step)) {
+    const bool traced = !trace_file_.empty() && step == std::min(start_step_ + 2, steps);
+    if (traced) {
+      axes_.everyone().barrier().wait();
+      trace_.start();
+    }
+    const bool trained = train_step(step);
+    if (traced) write_trace(step);
+    if (!trained) {
+      finish_steps(0);
       if (saved_step_ != step - 1) save(step - 1);
       if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
       return ExitCode::stopped;
     }
-    if (config_.training.eval_every > 0 && (step % config_.training.eval_every == 0 || step == steps)) validate(step);
-    if (config_.fault.replica_check_every > 0 && step % config_.fault.replica_check_every == 0) check_replicas();
-    if (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0) save(step);
+    const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+    const bool evaluate = due(config_.training.eval_every) || (config_.training.eval_every > 0 && step == steps);
+    if (evaluate || due(config_.fault.replica_check_every) || due(config_.checkpoint.every) || step == steps) finish_steps(0);
+    if (evaluate) validate(step);
+    if (due(config_.fault.replica_check_every)) check_replicas();
+    if (due(config_.checkpoint.every)) save(step);
   }
   if (saved_step_ != steps) save(steps);
   export_if_wanted();
   return ExitCode::done;
+}
+
+void Trainer::write_trace(std::int64_t step) {
+  engine_.settle_weights();
+  trace_.stop();
+  trace_.write(axes_.everyone(), trace_file_);
+  if (world_.rank() == 0) log::info("the trace of step {} is in {}", step, trace_file_.string());
 }
 
 void Trainer::export_if_wanted() {
@@ -150,46 +167,57 @@ void Trainer::record(const Row& row) {
 }
 
 bool Trainer::train_step(std::int64_t step) {
-  const auto begin = Clock::now();
+  MetricsRow row;
   const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
-  std::optional<StepResult> result;
-  try {
-    result = training_step_->run(step, stop_());
-  } catch (const Error& error) {
-    // The row of a step whose numbers went bad is part of the record.
-    if (error.code() == ExitCode::bad_numbers && metrics_ != nullptr) {
-      MetricsRow row;
-      row.step = step;
-      row.loss = row.grad_norm = std::numeric_limits<double>::quiet_NaN();
-      row.lr = config_.schedule().at(step);
-      row.tokens = tokens_;
-      record(row);
+  if (!training_step_->enqueue(step, stop_())) return false;
+  row.step = step;
+  row.lr = config_.schedule().at(step);
+  row.comm_bytes = axes_.bytes_sent() - bytes;
+  row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
+  row.bubble_fraction = engine_.bubble_fraction();
+  row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
+  begun_.push_back(row);
+  finish_steps(training_step_->results_late());
+  return true;
+}
+
+void Trainer::finish_steps(int leave) {
+  while (training_step_->pending() > leave) {
+    MetricsRow row = begun_.front();
+    begun_.pop_front();
+    StepResult result;
+    try {
+      result = training_step_->take();
+    } catch (const Error& error) {
+      // The row of a step whose numbers went bad is part of the record.
+      if (error.code() == ExitCode::bad_numbers && metrics_ != nullptr) {
+        MetricsRow bad;
+        bad.step = row.step;
+        bad.loss = bad.grad_norm = std::numeric_limits<double>::quiet_NaN();
+        bad.lr = row.lr;
+        bad.tokens = tokens_;
+        record(bad);
+      }
+      throw;
     }
-    throw;
+    finish_step(result, row);
   }
-  if (!result) return false;
+}
+
+void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   tokens_ += step_tokens;
-  if (metrics_ == nullptr) return true;
-
-  MetricsRow row;
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  row.step = step;
-  row.loss = result->loss;
-  row.grad_norm = result->grad_norm;
-  row.lr = result->lr;
+  if (metrics_ == nullptr) return;
+  row.loss = result.loss;
+  row.grad_norm = result.grad_norm;
   row.tokens = tokens_;
-  row.step_ms = 1e3 * seconds;
-  row.tokens_per_s = static_cast<double>(step_tokens) / seconds;
+  row.step_ms = 1e3 * result.seconds;
+  row.tokens_per_s = static_cast<double>(step_tokens) / result.seconds;
   row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
   row.mfu = model_flops_utilisation(row.model_tflops, engine_.device().description(), engine_.units().options().compute);
   row.memory_peak_bytes = engine_.device().peak_bytes();
-  row.comm_bytes = axes_.bytes_sent() - bytes;
-  row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
-  row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
-  if (step % config_.metrics.every == 0 || step == config_.training.steps) record(row);
+  if (row.step % config_.metrics.every == 0 || row.step == config_.training.steps) record(row);
   progress_->show(row);
-  return true;
 }
 
 void Trainer::validate(std::int64_t step) {

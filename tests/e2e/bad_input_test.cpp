@@ -72,6 +72,22 @@ TEST_F(BadInput, CommandLines) {
   EXPECT_EQ(run_baleen({"--help"}).exit_code, 0);
 }
 
+// Each says why, and which layouts of as many ranks would run.
+TEST_F(BadInput, LayoutsThatCannotRun) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::string& reason, const std::string& nearest) {
+    std::vector<std::string> more{"--ranks", "4"};
+    for (const std::string& setting : settings) more.insert(more.end(), {"--set", setting});
+    const CommandResult result = train("run", more);
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_NE(result.error.find(reason), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("nearest layouts that run: " + nearest), std::string::npos) << result.error;
+  };
+  refused({"parallelism.pipeline=4"}, "4 pipeline stages are more than the model's 2 layers", "dp=2,pp=2");
+  refused({"parallelism.pipeline=2", "parallelism.schedule=interleaved", "parallelism.virtual_stages=2"}, "(2 × 2 virtual)", "dp=2,pp=2");
+  refused({"parallelism.context=4", "training.sequence_length=36", "parallelism.zero=1"}, "36 tokens do not divide into 2 · cp = 8", "dp=2,zero=1,cp=2");
+  refused({"parallelism.tensor=4", "model.num_attention_heads=6", "model.head_dim=8"}, "6 attention heads cannot be divided by tp = 4", "dp=2,tp=2");
+}
+
 TEST_F(BadInput, BrokenTomlNamesTheLine) {
   write_text(folder / "config.toml", "[model]\npreset = \"tiny\"\nnonsense\n");
   const CommandResult result = train("run");

@@ -8,6 +8,7 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
+#include "ops/update_decision.h"
 
 namespace baleen::testing {
 namespace {
@@ -97,7 +98,8 @@ TEST_F(GpuOps, EmbeddingWithTheSameOrderOfSums) {
        std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {700, 5, 300}, {1500, 997, 64}, {300, 10, 7}}) {
     const std::int64_t n = tokens, v = vocabulary, c = columns;
     const Floats table = random(v * c), d_out = random(n * c), before = random(v * c);
-    const auto ids = random_indices(n, v);
+    auto ids = random_indices(n, v);
+    ids[static_cast<std::size_t>(n / 2)] = ops::absent_id;
     const auto op = [&](Side& side) {
       const Tensor out = side.poisoned({n, c}), d_table = side.put(before, {v, c}), there = side.put(ids, {n});
       side.run([&](Context& context) {
@@ -134,6 +136,37 @@ TEST_F(GpuOps, CrossEntropy) {
   }
 }
 
+// Rows that begin at aligned addresses, with what is no number behind each.
+TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
+  for (const std::int64_t v : {std::int64_t{2}, std::int64_t{257}, std::int64_t{1024}, std::int64_t{50257}, std::int64_t{151937}}) {
+    const std::int64_t n = 9, padded = (v + 63) / 64 * 64;
+    const Floats logits = random(n * v, 3.0f), scale = random(1);
+    auto targets = random_indices(n, v);
+    targets[4] = ops::ignore_index;
+    targets[5] = static_cast<std::int32_t>(v - 1);
+    for (const bool backward : {false, true})
+      expect_equal(
+          [&](Side& side) {
+            const std::int64_t stride = side.device().kind() == DeviceKind::gpu ? padded : v;
+            Floats rows(static_cast<std::size_t>(n * stride), std::numeric_limits<float>::quiet_NaN());
+            for (std::int64_t i = 0; i < n; ++i) std::copy_n(logits.begin() + i * v, v, rows.begin() + i * stride);
+            const Tensor there = side.put(rows, {n, stride}), sum = side.put(std::vector<double>{0.5}, {1}), at = side.put(targets, {n});
+            const Tensor factor = side.put(scale, {1});
+            side.run([&](Context& context) {
+              if (backward)
+                ops::cross_entropy_forward_backward(context, sum, there, at, factor, v);
+              else
+                ops::cross_entropy_forward(context, sum, there, at, v);
+            });
+            const Floats after = side.get(there);
+            Floats gradients;
+            for (std::int64_t i = 0; i < n; ++i) gradients.insert(gradients.end(), after.begin() + i * stride, after.begin() + i * stride + v);
+            return std::vector<Floats>{gradients, {static_cast<float>(side.get<double>(sum)[0])}};
+          },
+          "padded cross-entropy " + std::to_string(v));
+  }
+}
+
 TEST_F(GpuOps, AdamW) {
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1027}, std::int64_t{65536}}) {
     const Floats w = random(count), g = random(count), m = random(count, 0.1f), scalars{1e-2f, 0.19f, 0.0975f, 0.7f, 2, 0, 0, 0};
@@ -149,6 +182,28 @@ TEST_F(GpuOps, AdamW) {
           return std::vector<Floats>{side.get(weights), side.get(first), side.get(second)};
         },
         "adamw " + std::to_string(count));
+  }
+}
+
+TEST_F(GpuOps, DecidesAboutTheUpdateAsTheCpu) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [loss, squares, limit] : std::vector<std::tuple<double, double, double>>{
+           {1, 16, 1}, {1, 0.3, 1}, {1, 7e9, 0}, {1, 1.0 / 3, 0.1}, {nan, 2, 1}, {infinity, 2, 1}, {1, nan, 1}, {1, infinity, 1}}) {
+    std::vector<Floats> results;
+    for (Side* side : {cpu.get(), gpu.get()}) {
+      const Tensor scalars = side->put(Floats(ops::adamw_scalars, 0.0f), {ops::adamw_scalars});
+      const Tensor loss_sum = side->put(std::vector<double>{loss}, {1}), square_sum = side->put(std::vector<double>{squares}, {1});
+      const Floats ones(9, 1.0f), zeros(9, 0.0f);
+      const Tensor weights = side->put(ones, {9}), gradients = side->put(ones, {9}), first = side->put(zeros, {9}), second = side->put(zeros, {9});
+      side->run([&](Context& context) {
+        ops::decide_update(context, scalars, loss_sum, square_sum, limit);
+        ops::adamw(context, {weights, Tensor(), gradients, first, second}, scalars, {}, {});
+      });
+      results.push_back(side->get(scalars));
+      const bool good = std::isfinite(loss) && std::isfinite(squares);
+      for (const float value : side->get(first)) EXPECT_EQ(value != 0, good) << loss << ' ' << squares;
+    }
+    EXPECT_EQ(results[0], results[1]) << loss << ' ' << squares << ' ' << limit;
   }
 }
 
@@ -203,7 +258,7 @@ TEST_F(GpuOps, Matmul) {
 }
 
 TEST_F(GpuOps, IndicesOutsideBecomeNaN) {
-  const std::vector<std::int32_t> ids{1, -1, 4};
+  const std::vector<std::int32_t> ids{1, -2, 4};
   const Tensor there = gpu->put(ids, {3}), out = gpu->poisoned({3, 2}), x = gpu->put(Floats(6, 1.0f), {3, 1, 2});
   const Tensor ones = gpu->put(Floats(8, 1.0f), {4, 2}), d_table = gpu->put(Floats(8, 0.0f), {4, 2}),
                angles = gpu->put(Floats(4, 0.5f), {4, 1});

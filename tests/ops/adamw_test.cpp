@@ -15,7 +15,7 @@ TEST_P(AdamWSizes, AgreesWithTheFormulaForAnyNumberOfThreads) {
   const AdamWConstants constants{.beta1 = 0.8f, .beta2 = 0.97f, .eps = 1e-3f, .weight_decay = 0.2f};
   Array scalars(adamw_scalars);
   scalars[adamw_learning_rate] = 0.05f, scalars[adamw_correction1] = 0.488f, scalars[adamw_correction2] = 0.0873f;
-  scalars[adamw_gradient_factor] = 0.3f;
+  scalars[adamw_gradient_factor] = 0.3f, scalars[adamw_skip] = 0;
   Array gradients = Array::normal(2, count);
   const Array weights0 = Array::normal(1, count), exp_avg0 = Array::normal(3, count, 0.1f);
   Array exp_avg_sq0 = Array::normal(4, count, 0.1f);
@@ -56,7 +56,7 @@ TEST(AdamW, TwentyStepsAgreeWithPyTorch) {
     scalars[adamw_learning_rate] = static_cast<float>(1e-2 * step / steps);
     scalars[adamw_correction1] = static_cast<float>(1 - std::pow(0.9, step));
     scalars[adamw_correction2] = static_cast<float>(1 - std::pow(0.95, step));
-    scalars[adamw_gradient_factor] = 1;
+    scalars[adamw_gradient_factor] = 1, scalars[adamw_skip] = 0;
     const Tensor gradient = gradients.tensor({steps, count}).rows(step - 1, 1).reshape({count});
     cpu::adamw({weights.flat(), Tensor(), gradient, exp_avg.flat(), exp_avg_sq.flat()}, scalars.flat(), constants, {});
   }

@@ -12,7 +12,7 @@ constexpr AdamWConstants constants{.beta1 = 0.8f, .beta2 = 0.97f, .eps = 1e-3f, 
 Array scalars_of(int step) {
   Array scalars(adamw_scalars);
   scalars[adamw_learning_rate] = 0.05f, scalars[adamw_correction1] = 0.488f, scalars[adamw_correction2] = 0.0873f;
-  scalars[adamw_gradient_factor] = 0.3f, scalars[adamw_step] = static_cast<float>(step);
+  scalars[adamw_gradient_factor] = 0.3f, scalars[adamw_step] = static_cast<float>(step), scalars[adamw_skip] = 0;
   return scalars;
 }
 

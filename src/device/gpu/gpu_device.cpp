@@ -1,4 +1,8 @@
 // A GPU as a device: memory from the runtime's allocator, streams that run asynchronously, graphs.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <limits>
 #include <thread>
 
 #include "base/error.h"
@@ -20,10 +24,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What a device's streams and events share with it.
+struct Shared {
+  GpuOptions options;
+  std::atomic<std::uint64_t> host_waits{0};
+};
+
 class GpuEvent final : public EventState {
  public:
-  GpuEvent(gpuStream_t stream, std::chrono::milliseconds timeout) : timeout_(timeout) {
-    gpu_check(gpuEventCreateWithFlags(&event_, gpuEventDisableTiming), "creating an event");
+  GpuEvent(gpuStream_t stream, std::shared_ptr<Shared> shared, bool timed = false) : shared_(std::move(shared)) {
+    gpu_check(gpuEventCreateWithFlags(&event_, timed ? gpuEventDefault : gpuEventDisableTiming), "creating an event");
     if (const gpuError_t status = gpuEventRecord(event_, stream); status != gpuSuccess) {
       gpuEventDestroy(event_);
       gpu_check(status, "recording an event");
@@ -41,11 +51,13 @@ class GpuEvent final : public EventState {
     return true;
   }
   void wait() override {
+    if (ready()) return;
+    ++shared_->host_waits;
     const auto begin = Clock::now();
     // Most waits are short: look often at first, then leave the core to others.
     for (int looks = 0; !ready(); ++looks) {
-      if (Clock::now() - begin > timeout_)
-        throw Error(ExitCode::rank_failed, "the GPU did not finish its work in " + std::to_string(timeout_.count()) + " ms",
+      if (Clock::now() - begin > shared_->options.timeout)
+        throw Error(ExitCode::rank_failed, "the GPU did not finish its work in " + std::to_string(shared_->options.timeout.count()) + " ms",
                     "waiting for a GPU stream",
                     "raise comm.timeout_s if a step takes that long; otherwise see the system's log for GPU errors");
       if (looks < 1000)
@@ -57,13 +69,13 @@ class GpuEvent final : public EventState {
 
  private:
   gpuEvent_t event_ = nullptr;
-  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Shared> shared_;
 };
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(int index, const GpuOptions& options, bool measuring)
-      : Stream(DeviceKind::gpu, measuring), index_(index), options_(options) {
+  GpuStream(int index, std::shared_ptr<Shared> shared, bool measuring)
+      : Stream(DeviceKind::gpu, measuring), index_(index), shared_(std::move(shared)) {
     if (!measuring) gpu_check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "creating a stream");
   }
   ~GpuStream() override {
@@ -81,9 +93,10 @@ class GpuStream final : public Stream {
     gpu_check(gpuSetDevice(index_), "choosing a GPU");
     gpuStreamCaptureStatus status = gpuStreamCaptureStatusNone;
     if (stream_ != nullptr) gpu_check(gpuStreamIsCapturing(stream_, &status), "asking whether a graph is recorded");
-    return {index_, options_.deterministic, status != gpuStreamCaptureStatusNone};
+    return {index_, shared_->options.deterministic, status != gpuStreamCaptureStatusNone};
   }
-  Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), options_.timeout)); }
+  Event record_time() { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
+  Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_)); }
   void wait(const Event& event) override {
     if (measuring()) return;
     if (const auto* gpu = dynamic_cast<const GpuEvent*>(event.state()); gpu != nullptr)
@@ -101,21 +114,30 @@ class GpuStream final : public Stream {
 
  private:
   int index_;
-  GpuOptions options_;
+  std::shared_ptr<Shared> shared_;
   gpuStream_t stream_ = nullptr;
 };
 
 class GpuDevice final : public Device {
  public:
-  GpuDevice(int index, const GpuOptions& options, std::string name) : index_(index), options_(options), name_(std::move(name)) {}
+  GpuDevice(int index, const GpuOptions& options, std::string name) : index_(index), shared_(std::make_shared<Shared>()), name_(std::move(name)) {
+    shared_->options = options;
+  }
 
   DeviceKind kind() const override { return DeviceKind::gpu; }
   std::string description() const override { return name_; }
   std::unique_ptr<Stream> create_stream() override {
     gpu_check(gpuSetDevice(index_), "choosing a GPU");
-    return std::make_unique<GpuStream>(index_, options_, false);
+    return std::make_unique<GpuStream>(index_, shared_, false);
   }
-  std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, options_, true); }
+  std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, shared_, true); }
+  std::uint64_t host_waits() const { return shared_->host_waits; }
+  std::size_t free_bytes() const {
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    std::size_t free = 0, total = 0;
+    gpu_check(gpuMemGetInfo(&free, &total), "asking for free memory");
+    return free;
+  }
 
  protected:
   void* allocate_bytes(std::size_t bytes) override {
@@ -139,8 +161,32 @@ class GpuDevice final : public Device {
 
  private:
   int index_;
-  GpuOptions options_;
+  std::shared_ptr<Shared> shared_;
   std::string name_;
+};
+
+// Fresh pages of the system are zero; huge ones are pinned much faster.
+class PinnedHost final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string description() const override { return "page-locked host memory"; }
+  std::unique_ptr<Stream> create_stream() override { return create_cpu_device()->create_stream(); }
+  std::unique_ptr<Stream> create_measuring_stream() override { return create_cpu_device()->create_measuring_stream(); }
+
+ protected:
+  void* allocate_bytes(std::size_t bytes) override {
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    madvise(data, bytes, MADV_HUGEPAGE);
+    if (gpuPinHost(data, bytes) == gpuSuccess) return data;
+    gpuGetLastError();  // Device::allocate reports it
+    munmap(data, bytes);
+    return nullptr;
+  }
+  void free_bytes(void* data, std::size_t bytes) override {
+    gpuUnpinHost(data);
+    munmap(data, bytes);
+  }
 };
 
 class RecordedGraph final : public Graph {
@@ -233,6 +279,34 @@ std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) 
   gpu_check(gpuGetDeviceProperties(&properties, index), "asking for a GPU's properties");
   if (!has_kernels(properties)) refuse("this build has no kernels for compute capability " + capability(properties));
   return std::make_unique<GpuDevice>(index, options, properties.name);
+}
+
+std::unique_ptr<Device> create_pinned_host() {
+  return std::make_unique<PinnedHost>();
+}
+
+std::uint64_t host_waits(const Device& device) {
+  const auto* gpu = dynamic_cast<const GpuDevice*>(&device);
+  return gpu == nullptr ? 0 : gpu->host_waits();
+}
+
+Event record_gpu_time(Stream& stream) {
+  auto* gpu = dynamic_cast<GpuStream*>(&stream);
+  BALEEN_CHECK(gpu != nullptr, "not a GPU stream");
+  return gpu->record_time();
+}
+
+double gpu_seconds_between(const Event& begin, const Event& end) {
+  const auto *from = dynamic_cast<const GpuEvent*>(begin.state()), *to = dynamic_cast<const GpuEvent*>(end.state());
+  BALEEN_CHECK(from != nullptr && to != nullptr, "not the times of a GPU");
+  float milliseconds = 0;
+  gpu_check(gpuEventElapsedTime(&milliseconds, from->native(), to->native()), "reading the time between two events");
+  return milliseconds / 1e3;
+}
+
+std::size_t free_bytes(const Device& device) {
+  const auto* gpu = dynamic_cast<const GpuDevice*>(&device);
+  return gpu == nullptr ? std::numeric_limits<std::size_t>::max() : gpu->free_bytes();
 }
 
 std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& enqueue) {

@@ -168,6 +168,7 @@ void adamw(const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWC
   BALEEN_CHECK(gradients.elements() == count && exp_avg.elements() == count && exp_avg_sq.elements() == count, count, gradients.elements());
   BALEEN_CHECK(!weights.defined() || weights.elements() == count, count, weights.elements());
   BALEEN_CHECK(step_scalars.elements() == adamw_scalars, step_scalars.elements());
+  if (step_scalars.as<float>()[adamw_skip] != 0) return;
   parallel_ranges(count, 1024, worthwhile_rows(1), [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(AdamWElements)
     (tensors, static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin), step_scalars.as<float>(), constants, rounding);

@@ -48,7 +48,7 @@ __device__ T rounded_at_random(float value, std::uint32_t random) {
 template <class Master, class State, int W>
 __global__ void update_elements(std::int64_t count, Update<Master, State> to) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * W;
-  if (i >= count) return;
+  if (i >= count || to.scalars[adamw_skip] != 0) return;
   const float rate = to.scalars[adamw_learning_rate], factor = to.scalars[adamw_gradient_factor];
   const float inverse_correction1 = 1.0f / to.scalars[adamw_correction1], inverse_correction2 = 1.0f / to.scalars[adamw_correction2];
   Pack<Master, W> w = load<Master, W>(to.master + i);

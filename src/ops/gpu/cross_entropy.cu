@@ -59,14 +59,23 @@ __device__ SoftmaxSum block_sum(SoftmaxSum seen) {
   return seen;
 }
 
-// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there. The first `kept` elements of the row stay
-// in shared memory between the passes; the rest is read again, most of it from the GPU's cache.
+// The columns from `valid` on, those of a row's last pack, are no logits.
+template <class T, int W>
+__device__ void mask(Pack<T, W>& values, std::int64_t begin, std::int64_t valid) {
+  if (begin + W <= valid) return;
+  for (int j = 0; j < W; ++j)
+    if (begin + j >= valid) values.at[j] = rounded<T>(-INFINITY);
+}
+
+// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there. Rows begin `stride` elements apart, and
+// `columns` is V rounded up to whole packs, of which `valid` = V are looked at. The first `kept` elements of the row stay in shared memory
+// between the passes; the rest is read again, most of it from the GPU's cache.
 template <class T, int W, int Threads>
-__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t kept, float* losses, T* logits,
+__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t stride, std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses, T* logits,
                                                        const std::int32_t* targets, const float* gradient_scale) {
   extern __shared__ uint4 shared[];
   T* const copy = reinterpret_cast<T*>(shared);
-  T* const row = logits + blockIdx.x * columns;
+  T* const row = logits + blockIdx.x * stride;
   const std::int32_t target = targets[blockIdx.x];
   if (target == ignore_index) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -79,14 +88,19 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std
   SoftmaxSum seen;
 #pragma unroll 4
   for (std::int64_t i = threadIdx.x * W; i < kept; i += Threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
+    Pack<T, W> values = load<T, W>(row + i);
+    mask(values, i, valid);
     store(copy + i, values);
     add_pack(seen, values);
   }
 #pragma unroll 4
-  for (std::int64_t i = kept + threadIdx.x * W; i < columns; i += Threads * W) add_pack(seen, load<T, W>(row + i));
+  for (std::int64_t i = kept + threadIdx.x * W; i < columns; i += Threads * W) {
+    Pack<T, W> values = load<T, W>(row + i);
+    mask(values, i, valid);
+    add_pack(seen, values);
+  }
   const auto [greatest, sum] = block_sum<T, Threads>(seen);
-  const bool known = target >= 0 && target < columns;
+  const bool known = target >= 0 && target < valid;
   if (threadIdx.x == 0)
     losses[blockIdx.x] =
         known ? static_cast<float>(log(static_cast<double>(sum)) + (static_cast<double>(greatest) / static_cast<double>(log2_e) -
@@ -120,16 +134,18 @@ __global__ void add_losses(std::int64_t rows, double* loss_sum, const float* los
 
 // gradient_scale: null for the loss alone.
 void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale,
-                   void* workspace) {
+                   std::int64_t vocabulary, void* workspace) {
   BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
-  const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  const std::int64_t rows = logits.size(0), stride = logits.size(1), valid = vocabulary == 0 ? stride : vocabulary;
+  BALEEN_CHECK(valid <= stride, valid, stride);
   if (rows == 0) return;
   auto* losses = static_cast<float*>(workspace);
   const gpuStream_t native = native_stream(stream);
   for_element_type(logits.dtype(), "cross-entropy", [&](auto zero) {
     using T = decltype(zero);
-    for_width<T>(columns, {logits.data()}, [&](auto width) {
+    for_width<T>(stride, {logits.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
+      const std::int64_t columns = (valid + W - 1) / W * W;
       // Two blocks share a multiprocessor where both rows fit beside each other.
       constexpr std::int64_t one = 224 * 1024 / sizeof(T), two = 110 * 1024 / sizeof(T);
       const auto launch = [&](auto threads, std::int64_t room) {
@@ -137,7 +153,7 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
         const std::int64_t kept = std::min(columns, room);
         const auto bytes = static_cast<std::size_t>((kept * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16);
         gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "cross-entropy's shared memory");
-        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(columns, kept, losses, logits.as<T>(),
+        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(stride, columns, valid, kept, losses, logits.as<T>(),
                                                                                  targets.as<std::int32_t>(), gradient_scale);
       };
       if (columns <= two)
@@ -157,15 +173,16 @@ std::size_t cross_entropy_workspace(std::int64_t rows) {
   return static_cast<std::size_t>(rows) * sizeof(float);
 }
 
-void cross_entropy_forward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, void* workspace) {
-  cross_entropy(stream, loss_sum, logits, targets, nullptr, workspace);
+void cross_entropy_forward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, std::int64_t vocabulary,
+                           void* workspace) {
+  cross_entropy(stream, loss_sum, logits, targets, nullptr, vocabulary, workspace);
 }
 
 void cross_entropy_forward_backward(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
-                                    const Tensor& gradient_scale, void* workspace) {
+                                    const Tensor& gradient_scale, std::int64_t vocabulary, void* workspace) {
   require_fp32("cross-entropy", {&gradient_scale});
   BALEEN_CHECK(gradient_scale.elements() == 1, gradient_scale.elements());
-  cross_entropy(stream, loss_sum, logits, targets, gradient_scale.as<float>(), workspace);
+  cross_entropy(stream, loss_sum, logits, targets, gradient_scale.as<float>(), vocabulary, workspace);
 }
 
 }  // namespace baleen::ops::gpu

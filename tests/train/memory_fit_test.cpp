@@ -1,0 +1,74 @@
+#include "train/memory_fit.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/thread_ranks.h"
+#include "optim/adamw_optimizer.h"
+
+namespace baleen {
+namespace {
+
+EngineOptions small(DType compute, int zero = 0) {
+  ModelConfig config;
+  config.hidden_size = 32;
+  config.intermediate_size = 64;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 16;
+  config.vocab_size = 300;
+  config.max_position_embeddings = 64;
+  EngineOptions options{config, 8, 64, 1, StorageKind::training};
+  options.compute = compute;
+  options.zero = zero;
+  return options;
+}
+
+TEST(MemoryFit, WhatIsCountedIsWhatIsAllocated) {
+  testing::run_members(2, [&](Communicator& axis) {
+    for (const int zero : {0, 3})
+      for (const bool offload : {false, true}) {
+        EngineOptions options = small(DType::bf16, zero);
+        options.offload = offload;
+        const auto cpu = create_cpu_device();
+        const TrainingMemory counted = training_memory(options, axis, *cpu);
+        Engine engine(options, axis);
+        const AdamWOptimizer optimizer({}, engine.device(), engine.units());
+        EXPECT_EQ(counted.bytes, engine.device().peak_bytes()) << zero << offload;
+        EXPECT_EQ(counted.allocations, engine.named_allocations()) << zero << offload;
+      }
+  });
+}
+
+TEST(MemoryFit, SaysWhatIsMissingAndWhatWouldFit) {
+  testing::run_members(1, [&](Communicator& axis) {
+    const EngineOptions options = small(DType::bf16);
+    const auto cpu = create_cpu_device();
+    const std::size_t bytes = training_memory(options, axis, *cpu).bytes;
+    EXPECT_EQ(check_memory(options, axis, *cpu, bytes).micro_batch_size, 8);
+    const auto refused = [&](std::size_t available) -> std::string {
+      try {
+        check_memory(options, axis, *cpu, available);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::out_of_memory);
+        return error.what();
+      }
+      return "";
+    };
+    const std::string little = refused(bytes - 1);
+    EXPECT_NE(little.find("master weights"), std::string::npos) << little;
+    EXPECT_NE(little.find("micro_batch_size = 4"), std::string::npos) << little;
+    EXPECT_EQ(little.find("micro_batch_size = 2"), std::string::npos) << little;
+    EXPECT_NE(little.find("recompute = \"full\""), std::string::npos) << little;
+    EngineOptions least = options;
+    least.micro_batch_size = 1;
+    least.recompute = Recompute::full;
+    least.state = DType::bf16;
+    least.offload = true;
+    const std::size_t least_bytes = training_memory(least, axis, *cpu).bytes;
+    EXPECT_NE(refused(least_bytes).find("together these fit"), std::string::npos);
+    EXPECT_NE(refused(least_bytes - 1).find("nothing fits"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace baleen
