@@ -49,10 +49,12 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   ASSERT_EQ(second.exit_code, 0) << second.error;
   EXPECT_LT(rows("second").front()["loss"], rows("first").front()["loss"] / 2);
   EXPECT_LT(loss_of(folder / "second", data), loss);
-  const CommandResult sliced = train(
-      "sliced", {"--ranks", "2", "--set", "parallelism.tensor=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
-  ASSERT_EQ(sliced.exit_code, 0) << sliced.error;
-  EXPECT_NEAR(rows("sliced").front()["loss"], rows("second").front()["loss"], 1e-5);
+  for (const std::string degree : {"tensor", "pipeline", "context"}) {
+    const CommandResult sliced =
+        train(degree, {"--ranks", "2", "--set", "parallelism." + degree + "=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
+    ASSERT_EQ(sliced.exit_code, 0) << sliced.error;
+    EXPECT_NEAR(rows(degree).front()["loss"], rows("second").front()["loss"], 1e-5) << degree;
+  }
   // The resolved config begins where the given one began.
   const CommandResult again =
       run_baleen({"train", folder / "second/config.toml", "--ranks", "3", "--out", folder / "again", "--set", "training.steps=1"});
