@@ -11,7 +11,8 @@ packages=(
   # toolchain
   g++ cmake ninja-build ccache pkg-config git ca-certificates
   # libraries; Debian's oneDNN is built with OpenCL, and its CMake files ask for it
-  libdnnl-dev ocl-icd-opencl-dev libhwy-dev libfmt-dev libspdlog-dev libxxhash-dev zlib1g-dev libpcre2-dev
+  libdnnl-dev ocl-icd-opencl-dev libhwy-dev libfmt-dev libspdlog-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev
+  libutf8proc-dev libsentencepiece-dev
   libtomlplusplus-dev nlohmann-json3-dev libcli11-dev
   # tests
   libgtest-dev libgmock-dev

@@ -4,5 +4,5 @@
 set -euo pipefail
 directory=${1:?usage: scripts/reference-env.sh DIRECTORY}
 python3 -m venv "$directory"
-"$directory/bin/pip" install --quiet torch numpy safetensors transformers tokenizers tensorboard
+"$directory/bin/pip" install --quiet torch numpy safetensors transformers tokenizers tensorboard gguf sentencepiece
 echo "reference environment: $directory/bin/python"

@@ -97,6 +97,24 @@ DType CheckpointReader::dtype(const std::string& name, StateKind kind) const {
   return manifest_.files[source.file].entries[source.entry].type == StoredType::BF16 ? DType::bf16 : DType::f32;
 }
 
+namespace {
+
+// Whether the dims of `view` are those of `shape`, some of them split: [C, 3, C] is a view of [C, 3C].
+bool is_view_of(const Shape& view, const Shape& shape) {
+  std::size_t dim = 0;
+  for (const std::int64_t extent : shape) {
+    std::int64_t product = 1;
+    do {
+      if (dim == view.size()) return false;
+      product *= view[dim++];
+    } while (product < extent);
+    if (product != extent) return false;
+  }
+  return dim == view.size();
+}
+
+}  // namespace
+
 bool CheckpointReader::all_whole(const std::vector<Source>& sources) const {
   return std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
     const Placement& placement = manifest_.files[source.file].entries[source.entry].placement;
@@ -112,7 +130,7 @@ void CheckpointReader::read(const Placement& wanted, float* out) {
     throw Error(ExitCode::bad_data, fmt::format("the checkpoint has no {} of parameter '{}'", kind_name(wanted.kind), wanted.name),
                 directory_.string(), "resume with the model config that wrote it");
   const Shape& shape = parameters_.at(wanted.name).shape;
-  const bool same_elements = checked_elements(shape) == checked_elements(wanted.shape);
+  const bool same_elements = is_view_of(shape, wanted.shape) || is_view_of(wanted.shape, shape);
   // What is whole can be looked at in either shape (of a fused tensor, what a rank of tensor parallelism has is a box of a view).
   const bool look_at_wanted = shape != wanted.shape && same_elements && wanted.box == Box::whole(wanted.shape);
   const bool look_at_stored = shape != wanted.shape && same_elements && !look_at_wanted && all_whole(found->second);

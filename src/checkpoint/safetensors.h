@@ -52,6 +52,11 @@ struct SafetensorsHeader {
 // Parses and checks a whole file's bytes. Throws Error(bad_data) naming `where` and what is wrong.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
+// Whether floats_from takes the type: F64 (rounded), F32, F16, BF16.
+bool is_floating(StoredType type);
+// `count` elements of such a type, aligned to nothing, as fp32.
+void floats_from(StoredType type, const std::byte* from, std::int64_t count, float* out);
+
 // A memory-mapped file; opening it reads the header only.
 class SafetensorsFile {
  public:

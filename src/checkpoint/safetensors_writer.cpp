@@ -45,8 +45,8 @@ std::string header_text(const std::vector<SafetensorsWriter::Tensor>& tensors, c
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<Tensor> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : file_(path), tensors_(std::move(tensors)) {
+                                     const std::map<std::string, std::string>& metadata, Care care)
+    : file_(path), care_(care), tensors_(std::move(tensors)) {
   const std::string text = header_text(tensors_, metadata);
   const std::uint64_t length = text.size();
   write(&length, sizeof length);
@@ -54,7 +54,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 }
 
 std::string SafetensorsWriter::append(const void* data, std::size_t bytes) {
-  BALEEN_CHECK(next_ < tensors_.size(), "tensors", tensors_.size());
+  BALEEN_CHECK(next_ < tensors_.size() && part_written_ == 0, "tensors", tensors_.size(), part_written_);
   BALEEN_CHECK(bytes == tensor_bytes(tensors_[next_]), tensors_[next_].name, bytes, tensor_bytes(tensors_[next_]));
   ++next_;
   StreamHash own;
@@ -68,14 +68,26 @@ std::string SafetensorsWriter::append(const void* data, std::size_t bytes) {
   return own.hex();
 }
 
+void SafetensorsWriter::append_part(const void* data, std::size_t bytes) {
+  BALEEN_CHECK(next_ < tensors_.size(), "tensors", tensors_.size());
+  const std::size_t all = tensor_bytes(tensors_[next_]);
+  BALEEN_CHECK(bytes <= all - part_written_, tensors_[next_].name, bytes, part_written_, all);
+  if (bytes > 0) write(data, bytes);
+  part_written_ += bytes;
+  if (part_written_ < all) return;
+  part_written_ = 0;
+  ++next_;
+}
+
 SafetensorsWriter::Result SafetensorsWriter::finish() {
   BALEEN_CHECK(next_ == tensors_.size(), "written", next_, "of", tensors_.size());
+  if (care_ == Care::copy) return {file_.bytes_written(), ""};
   file_.sync_and_close();
   return {file_.bytes_written(), hash_.hex()};
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
-  hash_.update(data, bytes);
+  if (care_ == Care::checkpoint) hash_.update(data, bytes);
   file_.write(data, bytes);
 }
 

@@ -37,6 +37,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "Train a model");
   add_config(*train_app, train.config, train.overrides);
   add_ranks(*train_app, train.ranks);
+  train_app->add_option("--trace", train.trace, "Write the second step of this process as a Chrome/Perfetto trace, a row a rank and stream");
   train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")->capture_default_str();
   train_app->add_option("--out", train.out, "Run directory (default: runs/NAME-OF-CONFIG)");
   choose(train_app, chosen, train);
@@ -70,9 +71,9 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   choose(bench_comm_app, chosen, bench_comm);
 
   TokenizeArguments tokenize;
-  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text, .jsonl or .gz files into token files");
-  tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; .gz of either")->required();
-  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, a file of tiktoken ranks, or a tokenizer.bin of llama2.c")->required();
+  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text or .jsonl, or either as .gz or .zst, into token files");
+  tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; either as .gz or .zst")->required();
+  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
   tokenize_app->add_option("--threads", tokenize.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
@@ -80,25 +81,40 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
 
   GenerateArguments generate;
   CLI::App* generate_app = app.add_subcommand("generate", "Continue a text");
-  generate_app->add_option("DIR", generate.folder, "A run or a checkpoint")->required();
+  generate_app->add_option("DIR", generate.folder, "A run, a checkpoint or a model's folder")->required();
   generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
   generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
   generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  generate_app->add_option("--top-k", generate.top_k, "Draw from this many most likely tokens; 0: all")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
+  generate_app->add_option("--top-p", generate.top_p, "Draw from the fewest most likely tokens that together have this probability")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
   generate_app->add_option("--seed", generate.seed, "Of the sampling")->capture_default_str();
   generate_app->add_option("--threads", generate.threads, "0: one a core")->check(CLI::Range(0, 4096));
   choose(generate_app, chosen, generate);
 
   ImportArguments import_arguments;
-  CLI::App* import_app = app.add_subcommand("import", "Turn a foreign model into a checkpoint of step 0");
-  import_app->add_option("SRC", import_arguments.source, "A model.bin of llama2.c")->required();
-  import_app->add_option("--out", import_arguments.out, "The run directory to make")->required();
-  import_app->add_option("--tokenizer", import_arguments.tokenizer, "The model's tokenizer: a tokenizer.bin of llama2.c, or what `tokenize` takes");
+  CLI::App* import_app = app.add_subcommand("import", "Take a model over: a Hugging Face folder in baleen's form of it, a model of llama2.c as a run at step 0");
+  import_app->add_option("SRC", import_arguments.source, "A Hugging Face folder, or a model.bin of llama2.c")->required();
+  import_app->add_option("--out", import_arguments.out, "The folder to make: the model's, or for llama2.c a run directory")->required();
+  import_app->add_option("--tokenizer", import_arguments.tokenizer, "In place of the folder's own: what `tokenize` takes");
   choose(import_app, chosen, import_arguments);
 
+  ExportArguments export_arguments;
+  CLI::App* export_app = app.add_subcommand("export", "Write a model as a Hugging Face folder, which transformers reads");
+  export_app->add_option("DIR", export_arguments.folder, "A run, a checkpoint or a model's folder")->required();
+  export_app->add_option("--out", export_arguments.out, "The folder to make")->required();
+  export_app->add_option("--dtype", export_arguments.dtype, "Of the weights: auto (as in the model that it began with, otherwise fp32), bf16 or fp32")
+      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+  choose(export_app, chosen, export_arguments);
+
   EvalArguments eval;
-  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on a token file");
-  eval_app->add_option("DIR", eval.folder, "A run or a checkpoint")->required();
-  eval_app->add_option("--data", eval.data, "Token file")->required();
+  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on token files, or accuracy on a multiple-choice file of llm.c");
+  eval_app->add_option("DIR", eval.folder, "A run, a checkpoint or a model's folder")->required();
+  eval_app->add_option("--data", eval.data, "Token file or pattern, or a multiple-choice file such as HellaSwag's")->required();
+  add_ranks(*eval_app, eval.ranks);
+  eval_app->add_option("--layout", eval.layout, "How the ranks divide the model, such as \"tp=2\" or \"dp=2,zero=3\" (default: dp)");
   eval_app->add_option("--threads", eval.threads, "0: one a core")->check(CLI::Range(0, 4096));
   eval_app->add_flag("--json", eval.json, "One JSON object on standard output");
   choose(eval_app, chosen, eval);
@@ -129,6 +145,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
 
   DoctorArguments doctor;
   CLI::App* doctor_app = app.add_subcommand("doctor", "What this machine and this build have");
+  doctor_app->add_option("--layout", doctor.layouts, "Which rank has which place in a layout, such as \"pp=2,tp=4\"");
   doctor_app->add_flag("--json", doctor.json, "One JSON object on standard output");
   choose(doctor_app, chosen, doctor);
 

@@ -9,7 +9,7 @@
 namespace baleen::cli {
 
 struct TrainArguments {
-  std::string config, out, resume = "auto";
+  std::string config, out, resume = "auto", trace;
   std::vector<std::string> overrides;
   int ranks = 0;  // 0: not given
 };
@@ -40,16 +40,20 @@ struct TokenizeArguments {
 struct GenerateArguments {
   std::string folder, prompt;
   std::int64_t tokens = 200;
-  double temperature = 1.0;
+  double temperature = 1.0, top_p = 1.0;
+  std::int64_t top_k = 0;
   std::uint64_t seed = 1234;
   int threads = 0;
 };
 struct ImportArguments {
   std::string source, tokenizer, out;
 };
+struct ExportArguments {
+  std::string folder, out, dtype = "auto";
+};
 struct EvalArguments {
-  std::string folder, data;
-  int threads = 0;
+  std::string folder, data, layout;
+  int ranks = 0, threads = 0;
   bool json = false;
 };
 struct InspectArguments {
@@ -64,11 +68,12 @@ struct CheckpointArguments {
   std::int64_t step = -1;  // reshard: of which checkpoint; -1: the latest
 };
 struct DoctorArguments {
+  std::string layouts;
   bool json = false;
 };
 
 using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, BenchCommArguments, TokenizeArguments,
-                               GenerateArguments, ImportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
+                               GenerateArguments, ImportArguments, ExportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
 
 struct ParsedCommandLine {
   Arguments arguments;
@@ -85,7 +90,8 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
 int run(const TokenizeArguments& arguments);
 int run(const GenerateArguments& arguments);
 int run(const ImportArguments& arguments);
-int run(const EvalArguments& arguments);
+int run(const ExportArguments& arguments);
+int run(const EvalArguments& arguments, const std::vector<std::string>& command_line);
 int run(const InspectArguments& arguments);
 int run(const CheckpointArguments& arguments);
 int run(const DoctorArguments& arguments);

@@ -16,6 +16,7 @@
 #include "launch/launcher.h"
 #include "launch/rank_environment.h"
 #include "ops/libraries.h"
+#include "train/parallel_axes.h"
 
 namespace baleen::cli {
 namespace {
@@ -63,6 +64,8 @@ double all_reduce_bandwidth() {
 }  // namespace
 
 int run(const DoctorArguments& arguments) {
+  std::vector<ParallelLayout> layouts;
+  if (!arguments.layouts.empty()) layouts = parse_layouts(arguments.layouts);
   const GpuList gpus = list_gpus();
   const RankEnvironment ranks = detect_ranks();
   struct sysinfo memory {};
@@ -82,6 +85,7 @@ int run(const DoctorArguments& arguments) {
                          {"backends", {"shm"}},
                          {"copy_gbs", copy_bandwidth()},
                          {"all_reduce_busbw_gbs", all_reduce_bandwidth()}};
+  for (const ParallelLayout& layout : layouts) report["layouts"].push_back({{"layout", layout.text()}, {"ranks", layout.ranks()}, {"grid", rank_grid(mesh_of(layout))}});
   if (arguments.json) {
     fmt::print("{}\n", dump_json(report));
     return 0;
@@ -95,6 +99,7 @@ int run(const DoctorArguments& arguments) {
   fmt::print("backends      shm (built in)\n");
   fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());
   fmt::print("all-reduce    {:.2f} GB/s bus bandwidth, 16 MB, 2 ranks, shm\n", report["all_reduce_busbw_gbs"].get<double>());
+  for (const ParallelLayout& layout : layouts) fmt::print("layout        {}: {} {}\n", layout.text(), layout.ranks(), rank_grid(mesh_of(layout)));
   return 0;
 }
 

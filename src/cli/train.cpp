@@ -22,7 +22,7 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true};
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const StopSignal stop;
-    Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); });
+    Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace);
     return static_cast<int>(trainer.run());
   });
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -31,6 +32,15 @@ struct SliceRange {
 };
 // The slice that rank `rank` of `size` owns in an all_reduce of `count` elements. Every ZeRO stage uses the same boundaries.
 SliceRange slice_of(std::size_t count, int size, int rank);
+
+// Hears of operations when they have ended: for traces. Called on the communicators' own threads.
+class CommObserver {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  virtual ~CommObserver() = default;
+  // `begin`: when what the operation waited for was there.
+  virtual void on_operation(const std::string& communicator, std::string_view operation, std::size_t bytes, Time begin, Time end) = 0;
+};
 
 class Communicator {
  public:
@@ -56,6 +66,10 @@ class Communicator {
   // Makes every pending and future operation of every member fail with Error(rank_failed, reason). Any thread may call it.
   virtual void abort(const std::string& reason) = 0;
 
+  // Tells `observer`, which must outlive this, of every operation. To be called before the first one. A backend whose operations run on the
+  // device's own queue tells nothing.
+  virtual void observe(CommObserver* observer) { observer_ = observer; }
+
   // Bytes this rank has put on the wire and nanoseconds its worker has spent inside operations, since construction.
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   std::uint64_t busy_nanoseconds() const { return busy_nanoseconds_.load(std::memory_order_relaxed); }
@@ -73,6 +87,7 @@ class Communicator {
   virtual Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) = 0;
 
   std::atomic<std::uint64_t> bytes_sent_{0}, busy_nanoseconds_{0};
+  CommObserver* observer_ = nullptr;
 
  private:
   int rank_, size_;

@@ -56,6 +56,32 @@ int Mesh::rank_at(const Coordinates& coordinates) const {
   return rank;
 }
 
+std::string rank_grid(const Mesh& mesh) {
+  std::vector<Axis> used;
+  for (const Axis axis : all_axes)
+    if (mesh.degree(axis) > 1) used.push_back(axis);
+  if (used.empty()) return "rank 0 alone";
+  // The innermost axis runs along a line, the one before it from bracket to bracket, the others from line to line.
+  const Axis along = used.back();
+  std::string text = "ranks by ";
+  for (std::size_t i = 0; i < used.size(); ++i) text += (i == 0 ? "" : " x ") + std::string(axis_name(used[i]));
+  const std::size_t outer = used.size() > 2 ? used.size() - 2 : 0;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const bool begins_run = mesh.coordinate(rank, along) == 0;
+    const bool begins_line = begins_run && (used.size() < 2 || mesh.coordinate(rank, used[used.size() - 2]) == 0);
+    if (begins_line) {
+      text += "\n ";
+      for (std::size_t i = 0; i < outer; ++i)
+        text += " " + std::string(axis_name(used[i])) + "=" + std::to_string(mesh.coordinate(rank, used[i]));
+      if (outer > 0) text += ":";
+    }
+    if (begins_run) text += " [";
+    text += (begins_run ? "" : " ") + std::to_string(rank);
+    if (mesh.coordinate(rank, along) + 1 == mesh.degree(along)) text += "]";
+  }
+  return text;
+}
+
 std::vector<int> Mesh::group(int rank, std::initializer_list<Axis> axes) const {
   const Coordinates here = coordinates(rank);
   std::vector<int> out;

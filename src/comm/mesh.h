@@ -3,6 +3,7 @@
 
 #include <array>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,5 +42,9 @@ class Mesh {
   Coordinates degrees_;
   int world_size_;
 };
+
+// Which rank has which place, for people: a line for each place on the outer axes, and in it the ranks of the two innermost that have more
+// than one.
+std::string rank_grid(const Mesh& mesh);
 
 }  // namespace baleen

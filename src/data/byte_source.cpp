@@ -1,6 +1,7 @@
 #include "data/byte_source.h"
 
 #include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t block_bytes = std::size_t{256} << 10;
 constexpr const char* repack = "copy or pack the file again (gzip -t tests it)";
+constexpr const char* repack_zstd = "copy or pack the file again (zstd -t tests it)";
 
 }  // namespace
 
@@ -31,6 +33,17 @@ struct ByteSource::Inflate {
   Inflate& operator=(const Inflate&) = delete;
 };
 
+struct ByteSource::Zstd {
+  ZSTD_DStream* stream = ZSTD_createDStream();
+  bool in_frame = false;  // inside a frame, whose end must come
+  Zstd() {
+    if (stream == nullptr) throw std::bad_alloc();
+  }
+  ~Zstd() { ZSTD_freeDStream(stream); }
+  Zstd(const Zstd&) = delete;
+  Zstd& operator=(const Zstd&) = delete;
+};
+
 ByteSource::ByteSource(const std::filesystem::path& path) : path_(path), file_(nullptr, &std::fclose) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
@@ -40,17 +53,21 @@ ByteSource::ByteSource(const std::filesystem::path& path) : path_(path), file_(n
     throw Error(ExitCode::bad_data, std::string("cannot read: ") + std::strerror(errno), path.string(),
                 "check the path and its permissions");
   refill();
-  const bool named_gzip = path.extension() == ".gz";
+  const bool named_gzip = path.extension() == ".gz", named_zstd = path.extension() == ".zst";
   if (block_.starts_with("\x1f\x8b\x08")) {
     inflate_ = std::make_unique<Inflate>();
     return;
   }
+  if (block_.starts_with("\x28\xb5\x2f\xfd")) {
+    zstd_ = std::make_unique<Zstd>();
+    return;
+  }
   const std::string format = recognise_format(std::as_bytes(std::span(block_)));
-  if (named_gzip || !format.empty())
+  if (named_gzip || named_zstd || !format.empty())
     throw Error(ExitCode::bad_data,
-                (named_gzip ? "not a gzip archive: it looks like " : "not text: it looks like ") +
+                (named_gzip ? "not a gzip archive: it looks like " : named_zstd ? "not a zstd archive: it looks like " : "not text: it looks like ") +
                     describe_content(std::as_bytes(std::span(block_))),
-                path.string(), "text, .jsonl, or either as .gz can be tokenized");
+                path.string(), "text, .jsonl, or either as .gz or .zst can be tokenized");
 }
 
 ByteSource::~ByteSource() = default;
@@ -68,7 +85,7 @@ std::size_t ByteSource::refill() {
 std::size_t ByteSource::read(std::string& out, std::size_t bytes) {
   const std::size_t before = out.size();
   out.resize(before + bytes);
-  const std::size_t got = inflate_ ? read_gzip(out.data() + before, bytes) : read_plain(out.data() + before, bytes);
+  const std::size_t got = inflate_ ? read_gzip(out.data() + before, bytes) : zstd_ ? read_zstd(out.data() + before, bytes) : read_plain(out.data() + before, bytes);
   out.resize(before + got);
   return got;
 }
@@ -130,6 +147,29 @@ std::size_t ByteSource::read_gzip(char* out, std::size_t bytes) {
                       (state.stream.msg != nullptr ? std::string(": ") + state.stream.msg : ""),
                   path_.string(), repack);
     }
+  }
+  return done;
+}
+
+// RFC 8878: an archive is a series of frames; the library passes over skippable ones.
+std::size_t ByteSource::read_zstd(char* out, std::size_t bytes) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    if (used_ == block_.size() && refill() == 0) {
+      if (!zstd_->in_frame) break;
+      throw Error(ExitCode::bad_data, "the zstd archive is truncated: it ends at byte " + std::to_string(consumed_) + " inside its data", path_.string(),
+                  repack_zstd);
+    }
+    ZSTD_inBuffer in{block_.data(), block_.size(), used_};
+    ZSTD_outBuffer to{out, bytes, done};
+    const std::size_t result = ZSTD_decompressStream(zstd_->stream, &to, &in);
+    if (ZSTD_isError(result) != 0)
+      throw Error(ExitCode::bad_data, "the zstd archive is damaged near byte " + std::to_string(consumed_) + ": " + ZSTD_getErrorName(result), path_.string(),
+                  repack_zstd);
+    zstd_->in_frame = result != 0;
+    consumed_ += in.pos - used_;
+    used_ = in.pos;
+    done = to.pos;
   }
   return done;
 }

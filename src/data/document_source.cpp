@@ -1,13 +1,14 @@
 #include "data/document_source.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
 namespace baleen {
 
 bool holds_json_lines(const std::filesystem::path& path) {
-  const auto plain = path.extension() == ".gz" ? path.stem() : path.filename();
+  const auto plain = path.extension() == ".gz" || path.extension() == ".zst" ? path.stem() : path.filename();
   return plain.extension() == ".jsonl" || plain.extension() == ".ndjson";
 }
 
@@ -20,6 +21,7 @@ void DocumentSource::open_next() {
   const auto& path = inputs_[opened_++];
   source_ = std::make_unique<ByteSource>(path);
   json_lines_ = holds_json_lines(path);
+  begins_ = !json_lines_;
   line_ = 1;
   source_bytes_before_ = 0;
   if (source_->read(buffer_, chunk_bytes_) == 0) throw Error(ExitCode::bad_data, "the input is empty", path.string(), "leave it out");
@@ -40,6 +42,7 @@ std::optional<Chunk> DocumentSource::next() {
   chunk.path = source_->path();
   chunk.json_lines = json_lines_;
   chunk.first_line = line_;
+  chunk.begins_document = std::exchange(begins_, false);
   const std::size_t limit = chunk_bytes_ * (json_lines_ ? max_line_chunks : max_text_chunks);
   std::size_t cut = 0;
   for (std::size_t wanted = chunk_bytes_; cut == 0; wanted *= 2) {

@@ -19,11 +19,12 @@ struct Chunk {
   std::string content;
   bool json_lines = false;         // whole lines, each a document; otherwise text
   std::uint64_t first_line = 1;    // json_lines: the number of the first, for messages
+  bool begins_document = false;    // text: whether the document begins here
   bool ends_document = false;      // text: whether the document ends behind it
   std::uint64_t source_bytes = 0;  // bytes of the input file that it took
 };
 
-// What a name says about a file: .jsonl or .ndjson, before an optional .gz, hold JSON lines; everything else is one text.
+// What a name says about a file: .jsonl or .ndjson, before an optional .gz or .zst, hold JSON lines; everything else is one text.
 bool holds_json_lines(const std::filesystem::path& path);
 
 class DocumentSource {
@@ -46,7 +47,7 @@ class DocumentSource {
   std::size_t chunk_bytes_;
   std::size_t opened_ = 0;              // inputs opened so far
   std::unique_ptr<ByteSource> source_;  // of the current input, if any
-  bool json_lines_ = false;
+  bool json_lines_ = false, begins_ = false;  // begins_: nothing of the text was handed out yet
   std::string buffer_;  // read and not yet handed out
   std::uint64_t line_ = 1, source_bytes_before_ = 0;
 };

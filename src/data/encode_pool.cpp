@@ -9,7 +9,15 @@
 namespace baleen {
 namespace {
 
+// Where the mark between documents is also what begins one, it stands behind the document before.
+void append_beginning(const Tokenizer& tokenizer, std::vector<std::int32_t>& ids) {
+  if (tokenizer.marks_beginning()) return;
+  const std::vector<std::int32_t> beginning = tokenizer.beginning();
+  ids.insert(ids.end(), beginning.begin(), beginning.end());
+}
+
 void encode_document(std::string_view text, const Tokenizer& tokenizer, EncodedChunk& encoded) {
+  append_beginning(tokenizer, encoded.ids);
   tokenizer.encode(text, encoded.ids);
   encoded.ids.push_back(tokenizer.end_of_document());
   encoded.text_bytes += text.size();
@@ -22,6 +30,7 @@ EncodedChunk encode_chunk(const Chunk& chunk, const Tokenizer& tokenizer, const 
   EncodedChunk encoded;
   encoded.source_bytes = chunk.source_bytes;
   if (!chunk.json_lines) {
+    if (chunk.begins_document) append_beginning(tokenizer, encoded.ids);
     tokenizer.encode(chunk.content, encoded.ids);
     encoded.text_bytes = chunk.content.size();
     if (chunk.ends_document) {

@@ -52,7 +52,10 @@ DataFingerprint TokenDataset::fingerprint() const {
 std::string DataFingerprint::to_json() const {
   nlohmann::json list = nlohmann::json::array();
   for (const File& file : files) list.push_back({{"name", file.name}, {"tokens", file.tokens}, {"hash", file.hash}});
+  nlohmann::json mixture = nlohmann::json::array();
+  for (const Source& source : sources) mixture.push_back({{"files", source.files}, {"weight", source.weight}});
   return dump_json(nlohmann::json{{"files", list},
+                                  {"sources", mixture},
                                   {"seed", seed},
                                   {"sequence_length", sequence_length},
                                   {"global_batch_size", global_batch_size},
@@ -66,6 +69,8 @@ DataFingerprint DataFingerprint::from_json(const std::string& text, const std::s
     for (const auto& file : json.at("files"))
       print.files.push_back(
           {file.at("name").get<std::string>(), file.at("tokens").get<std::uint64_t>(), file.at("hash").get<std::string>()});
+    if (json.contains("sources"))  // not in older checkpoints
+      for (const auto& source : json["sources"]) print.sources.push_back({source.at("files").get<std::size_t>(), source.at("weight").get<double>()});
     print.seed = json.at("seed").get<std::uint64_t>();
     print.sequence_length = json.at("sequence_length").get<std::int64_t>();
     print.global_batch_size = json.at("global_batch_size").get<std::int64_t>();
@@ -84,6 +89,9 @@ void check_same_data(const DataFingerprint& saved, const DataFingerprint& curren
   check_key("training.sequence_length", saved.sequence_length, current.sequence_length);
   check_key("training.global_batch_size", saved.global_batch_size, current.global_batch_size);
   constexpr const char* remedy = "give back the files the run began with, or start a new run from these weights";
+  if (saved.sources != current.sources)
+    throw Error(ExitCode::bad_config, "the checkpoint was made with another mixture: other data.weights, or other files under a pattern of data.train", "data.weights",
+                remedy);
   if (saved.order != current.order)
     throw Error(ExitCode::bad_config,
                 std::string("the checkpoint's data order was ") + order_name(saved.order) + " and is now " + order_name(current.order),

@@ -48,7 +48,14 @@ struct DataFingerprint {
     std::string hash;
     bool operator==(const File&) const = default;
   };
+  // A source of a mixture: how many of the files are its, and its weight. None where there is no mixture.
+  struct Source {
+    std::size_t files = 0;
+    double weight = 0;
+    bool operator==(const Source&) const = default;
+  };
   std::vector<File> files;
+  std::vector<Source> sources;
   std::uint64_t seed = 0;
   std::int64_t sequence_length = 0, global_batch_size = 0;
   DataOrder order = DataOrder::shuffled;
@@ -62,10 +69,16 @@ struct DataFingerprint {
 // key that changed, Error(bad_data) naming the file.
 void check_same_data(const DataFingerprint& saved, const DataFingerprint& current);
 
+// What a run trains on.
+class Dataset : public BatchSource {
+ public:
+  virtual DataFingerprint fingerprint() const = 0;
+};
+
 // Samples from token files. File f gives floor((tokens of f - 1) / T) samples: windows of T + 1 tokens at stride T, inputs the first T
 // and targets the last T. Samples are numbered through the files in their order. The order of training is an endless sequence of epochs,
 // each a permutation of all samples (its own, keyed by (seed, epoch), or the identity); step s takes elements [s·G, (s+1)·G).
-class TokenDataset : public BatchSource {
+class TokenDataset : public Dataset {
  public:
   // Throws Error(bad_data) where the files do not give a single sample.
   TokenDataset(const std::vector<std::filesystem::path>& files, const DatasetOptions& options);
@@ -79,11 +92,11 @@ class TokenDataset : public BatchSource {
   // The sample at `position` of the endless order.
   std::uint64_t sample_at(std::uint64_t position) const;
   const std::vector<TokenFile>& files() const { return files_; }
-  DataFingerprint fingerprint() const;
-
- private:
+  DataFingerprint fingerprint() const override;
+  // Inputs and targets [T] of a sample of an epoch.
   void copy_sample(std::uint64_t sample, std::int32_t* inputs, std::int32_t* targets) const;
 
+ private:
   DatasetOptions options_;
   std::vector<TokenFile> files_;
   std::vector<std::uint64_t> first_sample_;  // of file f; one more at the end: the number of samples

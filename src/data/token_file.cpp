@@ -7,97 +7,89 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/foreign_file.h"
 
 namespace baleen {
 namespace {
 
-struct FormatNumbers {
-  TokenFormat format;
-  std::int32_t magic, version;
-};
-constexpr FormatNumbers formats[]{{TokenFormat::llmc_uint16, 20240520, 1}, {TokenFormat::llmc_uint32, 20240801, 7}};
-
-constexpr const char* make_one = "make a token file with `baleen tokenize`";
-
 std::array<char, token_header_bytes> header_of(TokenFormat format, std::uint64_t tokens) {
   std::array<char, token_header_bytes> header{};
-  for (const auto& [candidate, magic, version] : formats) {
-    if (candidate != format) continue;
-    const std::int32_t words[3] = {magic, version, static_cast<std::int32_t>(tokens)};
-    std::memcpy(header.data(), words, sizeof words);
-  }
+  const auto [magic, version] = llmc_header(format);
+  const std::int32_t words[3] = {magic, version, static_cast<std::int32_t>(tokens)};
+  std::memcpy(header.data(), words, sizeof words);
   return header;
 }
 
 }  // namespace
 
-std::string_view token_format_name(TokenFormat format) {
-  return format == TokenFormat::llmc_uint16 ? "llm.c uint16 (GPT-2)" : "llm.c uint32 (Llama 3)";
-}
-
-TokenFile::TokenFile(const std::filesystem::path& path) : file_(path), reader_(path) {
-  const std::span<const std::byte> bytes = file_.bytes();
-  const std::string where = path.string();
-  std::int32_t header[3] = {};  // magic, version, tokens
-  if (bytes.size() >= sizeof header) std::memcpy(header, bytes.data(), sizeof header);
-  const auto* known = std::find_if(std::begin(formats), std::end(formats), [&](const FormatNumbers& f) { return f.magic == header[0]; });
-  if (bytes.size() < sizeof header || known == std::end(formats))
-    throw Error(ExitCode::bad_data, "not a token file: it looks like " + describe_content(bytes), where, make_one);
-  if (bytes.size() < token_header_bytes)
-    throw Error(
-        ExitCode::bad_data,
-        "token file of " + std::to_string(bytes.size()) + " bytes is shorter than its header of " + std::to_string(token_header_bytes),
-        where, "the file was truncated: copy or make it again");
-  if (header[1] != known->version)
-    throw Error(ExitCode::bad_data,
-                "token file of version " + std::to_string(header[1]) + "; version " + std::to_string(known->version) + " is read", where,
-                make_one);
-  if (header[2] < 0) throw Error(ExitCode::bad_data, "the header promises " + std::to_string(header[2]) + " tokens", where, make_one);
-  if (header[2] == 0) throw Error(ExitCode::bad_data, "token file without tokens", where, make_one);
-  format_ = known->format;
-  tokens_ = static_cast<std::uint64_t>(header[2]);
-  const std::uint64_t expected = token_header_bytes + tokens_ * token_format_bytes(format_);
-  if (bytes.size() != expected)
-    throw Error(ExitCode::bad_data,
-                "the header promises " + std::to_string(tokens_) + " tokens, which is a file of " + std::to_string(expected) +
-                    " bytes, but the file has " + std::to_string(bytes.size()),
-                where,
-                bytes.size() < expected ? "the file was truncated: copy or make it again"
-                                        : "bytes were added after the tokens: copy or make it again");
-}
+TokenFile::TokenFile(const std::filesystem::path& path) : file_(path), reader_(path), layout_(recognise_token_layout(file_.bytes(), path)) {}
 
 template <class Body>
 decltype(auto) TokenFile::with_tokens(std::uint64_t first, Body body) const {
-  const std::byte* tokens = file_.bytes().data() + token_header_bytes;
-  if (format_ == TokenFormat::llmc_uint16) return body(reinterpret_cast<const std::uint16_t*>(tokens) + first);
-  return body(reinterpret_cast<const std::uint32_t*>(tokens) + first);
+  const std::byte* tokens = file_.bytes().data() + layout_.data_begin + first * token_format_bytes(layout_.format);
+  switch (layout_.format) {
+    case TokenFormat::megatron_uint8: return body(reinterpret_cast<const std::uint8_t*>(tokens));
+    case TokenFormat::megatron_int8: return body(reinterpret_cast<const std::int8_t*>(tokens));
+    case TokenFormat::llmc_uint16:
+    case TokenFormat::megatron_uint16: return body(reinterpret_cast<const std::uint16_t*>(tokens));
+    case TokenFormat::megatron_int16: return body(reinterpret_cast<const std::int16_t*>(tokens));
+    case TokenFormat::megatron_int64: return body(reinterpret_cast<const std::int64_t*>(tokens));
+    case TokenFormat::llmq_int32:
+    case TokenFormat::megatron_int32: return body(reinterpret_cast<const std::int32_t*>(tokens));
+    case TokenFormat::llmc_uint32: break;
+  }
+  return body(reinterpret_cast<const std::uint32_t*>(tokens));
 }
 
+namespace {
+
+// An id as an unsigned number that is in no vocabulary where it is negative or too large.
+template <class Stored>
+std::uint32_t widen(Stored id) {
+  if constexpr (sizeof(Stored) == 8) return id < 0 || id > 0xffffffff ? 0xffffffffu : static_cast<std::uint32_t>(id);
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(id));
+}
+
+template <class Stored>
+void widen_all(const std::byte* from, std::span<std::int32_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored token;
+    std::memcpy(&token, from + i * sizeof token, sizeof token);
+    out[i] = static_cast<std::int32_t>(widen(token));
+  }
+}
+
+}  // namespace
+
 void TokenFile::read(std::uint64_t first, std::span<std::int32_t> out, std::int64_t vocabulary) const {
-  BALEEN_CHECK(first <= tokens_ && out.size() <= tokens_ - first, "first", first, "count", out.size(), "of", tokens_);
-  const std::size_t offset = token_header_bytes + first * token_format_bytes(format_);
-  if (format_ == TokenFormat::llmc_uint32) {
+  BALEEN_CHECK(first <= size() && out.size() <= size() - first, "first", first, "count", out.size(), "of", size());
+  const std::size_t width = token_format_bytes(layout_.format), offset = layout_.data_begin + first * width;
+  if (width == 4) {
     reader_.read_at(offset, out.data(), out.size_bytes());
-  } else {
-    // The 16-bit tokens go to the second half of the room for 32-bit ones, and are widened from the front.
-    auto* const narrow = reinterpret_cast<std::byte*>(out.data()) + out.size() * sizeof(std::uint16_t);
-    reader_.read_at(offset, narrow, out.size() * sizeof(std::uint16_t));
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      std::uint16_t token;
-      std::memcpy(&token, narrow + i * sizeof token, sizeof token);
-      out[i] = token;
+  } else if (width < 4) {
+    // Narrow tokens go to the end of the room for 32-bit ones, and are widened from the front.
+    auto* const narrow = reinterpret_cast<std::byte*>(out.data()) + out.size() * (4 - width);
+    reader_.read_at(offset, narrow, out.size() * width);
+    switch (layout_.format) {
+      case TokenFormat::megatron_uint8: widen_all<std::uint8_t>(narrow, out); break;
+      case TokenFormat::megatron_int8: widen_all<std::int8_t>(narrow, out); break;
+      case TokenFormat::megatron_int16: widen_all<std::int16_t>(narrow, out); break;
+      default: widen_all<std::uint16_t>(narrow, out);
     }
+  } else {
+    std::vector<std::int64_t> wide(out.size());
+    reader_.read_at(offset, wide.data(), wide.size() * sizeof(std::int64_t));
+    widen_all<std::int64_t>(reinterpret_cast<const std::byte*>(wide.data()), out);
   }
   for (std::size_t i = 0; i < out.size(); ++i)
-    if (const auto id = static_cast<std::uint32_t>(out[i]); static_cast<std::int64_t>(id) >= vocabulary) fail_id(first + i, id, vocabulary);
+    if (const auto id = static_cast<std::uint32_t>(out[i]); static_cast<std::int64_t>(id) >= vocabulary)
+      with_tokens(first + i, [&](const auto* token) { fail_id(first + i, static_cast<std::int64_t>(*token), vocabulary); });
 }
 
 std::uint32_t TokenFile::max_id(std::uint64_t first, std::uint64_t count) const {
-  BALEEN_CHECK(first <= tokens_ && count <= tokens_ - first, "first", first, "count", count, "of", tokens_);
+  BALEEN_CHECK(first <= size() && count <= size() - first, "first", first, "count", count, "of", size());
   return with_tokens(first, [&](const auto* tokens) {
     std::uint32_t most = 0;
-    for (std::uint64_t i = 0; i < count; ++i) most = std::max<std::uint32_t>(most, tokens[i]);
+    for (std::uint64_t i = 0; i < count; ++i) most = std::max(most, widen(tokens[i]));
     return most;
   });
 }
@@ -106,11 +98,11 @@ void TokenFile::check_ids(std::uint64_t first, std::uint64_t count, std::int64_t
   if (count == 0 || static_cast<std::int64_t>(max_id(first, count)) < vocabulary) return;
   with_tokens(first, [&](const auto* tokens) {
     for (std::uint64_t i = 0; i < count; ++i)
-      if (static_cast<std::int64_t>(tokens[i]) >= vocabulary) fail_id(first + i, tokens[i], vocabulary);
+      if (static_cast<std::int64_t>(widen(tokens[i])) >= vocabulary) fail_id(first + i, static_cast<std::int64_t>(tokens[i]), vocabulary);
   });
 }
 
-void TokenFile::fail_id(std::uint64_t index, std::uint32_t id, std::int64_t vocabulary) const {
+void TokenFile::fail_id(std::uint64_t index, std::int64_t id, std::int64_t vocabulary) const {
   throw Error(ExitCode::bad_data,
               "token id " + std::to_string(id) + " at token " + std::to_string(index) + " is outside the model's vocabulary of " +
                   std::to_string(vocabulary),

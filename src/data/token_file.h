@@ -1,4 +1,5 @@
-// Token files in llm.c's format: a header of 256 little-endian int32 (magic, version, number of tokens, zeros), then the tokens.
+// Token files: llm.c's are written and read, LLMQ's and Megatron's are read (token_layout.h). llm.c's have a header of 256 little-endian
+// int32 (magic, version, number of tokens, zeros), then the tokens.
 //   GPT-2:   magic 20240520, version 1, uint16 tokens      Llama 3: magic 20240801, version 7, uint32 tokens
 #pragma once
 
@@ -8,17 +9,12 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "data/token_layout.h"
 
 namespace baleen {
 
-inline constexpr std::size_t token_header_bytes = 1024;
 inline constexpr std::uint64_t max_file_tokens = 0x7fffffff;  // the header's count is an int32
 
-enum class TokenFormat : std::uint8_t { llmc_uint16, llmc_uint32 };
-std::string_view token_format_name(TokenFormat format);
-constexpr std::size_t token_format_bytes(TokenFormat format) {
-  return format == TokenFormat::llmc_uint16 ? 2 : 4;
-}
 // uint16 where every id of the vocabulary fits in it.
 constexpr TokenFormat token_format_for(std::int64_t vocabulary) {
   return vocabulary <= 65536 ? TokenFormat::llmc_uint16 : TokenFormat::llmc_uint32;
@@ -28,11 +24,11 @@ constexpr TokenFormat token_format_for(std::int64_t vocabulary) {
 class TokenFile {
  public:
   // Throws Error(bad_data) with path and remedy where the file is missing, too short, foreign (and what it seems to be), of another
-  // version, empty, or of another length than its header says.
+  // version, empty, or of another length than its header or index says.
   explicit TokenFile(const std::filesystem::path& path);
 
-  std::uint64_t size() const { return tokens_; }
-  TokenFormat format() const { return format_; }
+  std::uint64_t size() const { return layout_.tokens; }
+  TokenFormat format() const { return layout_.format; }
   const std::filesystem::path& path() const { return file_.path(); }
   std::span<const std::byte> file_bytes() const { return file_.bytes(); }
 
@@ -40,21 +36,20 @@ class TokenFile {
   // file has become shorter since it was opened.
   void read(std::uint64_t first, std::span<std::int32_t> out, std::int64_t vocabulary) const;
 
-  // The greatest id among tokens [first, first + count); 0 where count is 0.
+  // The greatest id among tokens [first, first + count), negative ones as what they are in 32 bits without a sign; 0 where count is 0.
   std::uint32_t max_id(std::uint64_t first, std::uint64_t count) const;
   // Throws as read() does, for tokens [first, first + count), without copying them.
   void check_ids(std::uint64_t first, std::uint64_t count, std::int64_t vocabulary) const;
 
  private:
-  [[noreturn]] void fail_id(std::uint64_t index, std::uint32_t id, std::int64_t vocabulary) const;
+  [[noreturn]] void fail_id(std::uint64_t index, std::int64_t id, std::int64_t vocabulary) const;
   // Calls body(pointer to the first token in its own type).
   template <class Body>
   decltype(auto) with_tokens(std::uint64_t first, Body body) const;
 
   MappedFile file_;      // for checks of the whole file before training
   FileReader reader_;    // for training
-  TokenFormat format_{};
-  std::uint64_t tokens_ = 0;
+  TokenLayout layout_;
 };
 
 // What `inspect` shows of a token file.

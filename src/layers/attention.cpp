@@ -61,11 +61,13 @@ void Attention::normalise(const LayerContext& context, const Tensor& qkv, const 
 
 Attention::Saved Attention::forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const {
   const std::int64_t tokens = sequences.tokens();
+  const TensorParallel& tensor = context.tensor;
   Saved saved;
   saved.qkv = context.save("attention qkv", x.dtype(), {tokens, dimensions_.qkv_columns()});
   saved.out = context.save("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
   saved.lse = context.save("attention lse", DType::f32, {sequences.batch, dimensions_.heads, sequences.length});
-  qkv_projection_.forward(context, saved.qkv, x);
+  tensor.gather_through(context.ops, x, "attention input",
+                        [&](std::int64_t first, const Tensor& rows) { qkv_projection_.forward(context, saved.qkv.rows(first, rows.size(0)), rows); });
   if (norm_) {
     const std::int64_t heads = dimensions_.heads, kv_heads = dimensions_.kv_heads, width = dimensions_.head_dim;
     saved.norms = {context.save("attention query input", x.dtype(), {tokens, heads, width}),
@@ -76,7 +78,8 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
   }
   rotate(context, sequences, saved.qkv, /*inverse=*/false);
   attend(context, sequences, saved);
-  output_projection_.forward(context, y, saved.out);
+  tensor.sum_through(context.ops, y, "attention summand",
+                     [&](std::int64_t first, const Tensor& rows) { output_projection_.forward(context, rows, saved.out.rows(first, rows.size(0))); });
   return saved;
 }
 
@@ -147,7 +150,9 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
     ops::head_norm_backward_input(context.ops, key_of(gradients.d_qkv), stride, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd,
                                   context.units.weight(norm_->key));
   }
-  qkv_projection_.backward_input(context, d_x, gradients.d_qkv);
+  context.tensor.sum_through(context.ops, d_x, "attention d_input", [&](std::int64_t first, const Tensor& rows) {
+    qkv_projection_.backward_input(context, rows, gradients.d_qkv.rows(first, rows.size(0)));
+  });
 }
 
 void Attention::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const {

@@ -49,11 +49,11 @@ class Attention {
   // `qkv` stacks Q, K and V. `rotary`: q and k are rotated by the sequences' cosines and sines.
   Attention(AttentionDimensions dimensions, Linear qkv, Linear output, bool rotary, std::optional<QkNorm> norm = {});
 
-  // y [N, C] = attention(x [N, C]).
+  // y = attention(x), parts of [N, C] (TensorParallel).
   Saved forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const;
   // The same for the next tokens of one sequence, whose keys and values are appended to the cache.
   void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const;
-  // d_x [N, C] from gradients.d_out; fills gradients.d_qkv and those of the norms.
+  // d_x, a part of [N, C], from gradients.d_out; fills gradients.d_qkv and those of the norms.
   void backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients, const Tensor& d_x) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const;
 

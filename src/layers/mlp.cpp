@@ -13,27 +13,31 @@ Mlp::Mlp(Activation activation, Linear up, Linear down)
 }
 
 Mlp::Saved Mlp::activate(const LayerContext& context, const Tensor& x) const {
-  const std::int64_t tokens = x.size(0);
+  const std::int64_t tokens = x.size(0) * (context.tensor.divides_tokens() ? context.tensor.size() : 1);
   Saved saved;
   saved.up = context.save(activation_ == Activation::swiglu ? "mlp gate_up" : "mlp up", x.dtype(), {tokens, up_projection_.outputs()});
   saved.activation = context.save("mlp activation", x.dtype(), {tokens, down_projection_.inputs()});
-  if (activation_ == Activation::swiglu) {
-    up_projection_.forward(context, saved.up, x);
-    ops::swiglu_forward(context.ops, saved.activation, saved.up);
-  } else {
-    up_projection_.forward_gelu(context, saved.activation, saved.up, x);
-  }
+  context.tensor.gather_through(context.ops, x, "mlp input", [&](std::int64_t first, const Tensor& rows) {
+    const Tensor up = saved.up.rows(first, rows.size(0));
+    if (activation_ == Activation::swiglu)
+      up_projection_.forward(context, up, rows);
+    else
+      up_projection_.forward_gelu(context, saved.activation.rows(first, rows.size(0)), up, rows);
+  });
+  if (activation_ == Activation::swiglu) ops::swiglu_forward(context.ops, saved.activation, saved.up);
   return saved;
 }
 
 Mlp::Saved Mlp::forward(const LayerContext& context, const Tensor& y, const Tensor& x) const {
   Saved saved = activate(context, x);
-  down_projection_.forward(context, y, saved.activation);
+  context.tensor.sum_through(context.ops, y, "mlp summand", [&](std::int64_t first, const Tensor& rows) {
+    down_projection_.forward(context, rows, saved.activation.rows(first, rows.size(0)));
+  });
   return saved;
 }
 
 void Mlp::backward_input(const LayerContext& context, const Saved& saved, Gradients& gradients, const Tensor& d_x) const {
-  const std::int64_t tokens = d_x.size(0);
+  const std::int64_t tokens = gradients.d_out.size(0);
   if (activation_ == Activation::swiglu) {
     gradients.d_up = context.scratch("mlp d_gate_up", d_x.dtype(), {tokens, up_projection_.outputs()});
     const Arena::Scope scope(context.ops.scratch);
@@ -44,7 +48,9 @@ void Mlp::backward_input(const LayerContext& context, const Saved& saved, Gradie
     gradients.d_up = context.scratch("mlp d_up", d_x.dtype(), {tokens, up_projection_.outputs()});
     down_projection_.backward_input_gelu(context, gradients.d_up, gradients.d_out, saved.up);
   }
-  up_projection_.backward_input(context, d_x, gradients.d_up);
+  context.tensor.sum_through(context.ops, d_x, "mlp d_input", [&](std::int64_t first, const Tensor& rows) {
+    up_projection_.backward_input(context, rows, gradients.d_up.rows(first, rows.size(0)));
+  });
 }
 
 void Mlp::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const {

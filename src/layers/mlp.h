@@ -22,10 +22,11 @@ class Mlp {
   Mlp(Activation activation, Linear up, Linear down);
 
   // All of it but the last product, which backward does not need.
+  // x is a part of [N, C], as y below (TensorParallel).
   Saved activate(const LayerContext& context, const Tensor& x) const;
-  // y [N, C] = mlp(x [N, C]).
+  // y = mlp(x).
   Saved forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
-  // d_x [N, C] from gradients.d_out; fills gradients.d_up.
+  // d_x, a part of [N, C], from gradients.d_out; fills gradients.d_up.
   void backward_input(const LayerContext& context, const Saved& saved, Gradients& gradients, const Tensor& d_x) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const;
 

@@ -24,9 +24,10 @@ Tensor from_element(const Tensor& tensor, std::int64_t element) {
 // Two buffers that take turns: one is here and being passed on while the other arrives.
 class Travelling {
  public:
-  Travelling(ops::Context& context, Communicator& ring, const char* name, DType dtype, std::initializer_list<std::int64_t> shape)
+  Travelling(ops::Context& context, Communicator& ring, CommWaits* waits, const char* name, DType dtype, std::initializer_list<std::int64_t> shape)
       : stream_(context.stream),
         ring_(ring),
+        waits_(waits),
         buffers_{allocate(context.scratch, name, dtype, shape), allocate(context.scratch, name, dtype, shape)} {}
 
   // Where an exception leaves the ring, no message may write into a scratch that others use by then.
@@ -59,16 +60,19 @@ class Travelling {
 
   // The other buffer becomes the one that is here.
   void arrive() {
-    stream_.wait(arrived_);
+    wait(arrived_);
     now_ = 1 - now_;
   }
 
   // The buffers are free for other uses of the scratch.
-  void finish() { stream_.wait(sent_); }
+  void finish() { wait(sent_); }
 
  private:
+  void wait(const Event& event) { waits_ != nullptr ? waits_->wait(stream_, event) : stream_.wait(event); }
+
   Stream& stream_;
   Communicator& ring_;
+  CommWaits* waits_;
   std::array<Tensor, 2> buffers_;
   std::size_t now_ = 0;
   Event arrived_, sent_;
@@ -209,7 +213,8 @@ void backward_step(ops::Context& context, const AttentionShape& shape, const Ste
 
 }  // namespace
 
-RingAttention::RingAttention(Communicator& keys, Communicator& gradients) : keys_(keys), gradients_(gradients) {
+RingAttention::RingAttention(Communicator& keys, Communicator& gradients, CommWaits* waits)
+    : keys_(keys), gradients_(gradients), waits_(waits) {
   BALEEN_CHECK(keys.size() == gradients.size() && keys.rank() == gradients.rank(), keys.size(), gradients.size());
 }
 
@@ -219,7 +224,7 @@ void RingAttention::forward(ops::Context& context, const AttentionShape& shape, 
   check_shape(shape);
   const Arena::Scope scope(context.scratch);
   const std::int64_t rows = tokens(shape), columns = query_columns(shape);
-  Travelling travelling(context, keys_, "ring keys and values", k.dtype(), {2, rows, key_columns(shape)});
+  Travelling travelling(context, keys_, waits_, "ring keys and values", k.dtype(), {2, rows, key_columns(shape)});
   load_keys(context, shape, travelling.here(), k, v);
   travelling.pass_on();
   ops::attention_forward(context, shape, out, lse, q, k, v, Tensor());
@@ -247,8 +252,8 @@ void RingAttention::backward(ops::Context& context, const AttentionShape& shape,
   check_shape(shape);
   const Arena::Scope scope(context.scratch);
   const std::int64_t rows = tokens(shape), columns = query_columns(shape), kv_columns = key_columns(shape);
-  Travelling keys(context, keys_, "ring keys and values", k.dtype(), {2, rows, kv_columns});
-  Travelling d_keys(context, gradients_, "ring key and value gradients", DType::f32, {2, rows, kv_columns});
+  Travelling keys(context, keys_, waits_, "ring keys and values", k.dtype(), {2, rows, kv_columns});
+  Travelling d_keys(context, gradients_, waits_, "ring key and value gradients", DType::f32, {2, rows, kv_columns});
   load_keys(context, shape, keys.here(), k, v);
   keys.pass_on();
   ops::attention_backward(context, shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, Tensor());

@@ -15,13 +15,15 @@
 
 #include "comm/communicator.h"
 #include "ops/attention.h"
+#include "sharding/comm_waits.h"
 
 namespace baleen {
 
 class RingAttention {
  public:
-  // Two communicators over the same ranks (axis cp): the travelling keys do not wait behind the travelling gradients. Owns neither.
-  RingAttention(Communicator& keys, Communicator& gradients);
+  // Two communicators over the same ranks (axis cp): the travelling keys do not wait behind the travelling gradients. Owns neither, nor
+  // `waits`, which counts the compute stream's waits (nullptr: nobody does).
+  RingAttention(Communicator& keys, Communicator& gradients, CommWaits* waits = nullptr);
 
   int ranks() const { return keys_.size(); }
 
@@ -40,6 +42,7 @@ class RingAttention {
   int origin(int step) const { return (keys_.rank() - step + keys_.size()) % keys_.size(); }
 
   Communicator &keys_, &gradients_;
+  CommWaits* waits_;
 };
 
 }  // namespace baleen

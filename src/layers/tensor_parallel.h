@@ -6,6 +6,7 @@
 // is the tensor itself and nothing is copied.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "comm/communicator.h"
@@ -28,7 +29,22 @@ class TensorParallel {
   std::int64_t part_rows(std::int64_t tokens) const;
 
   // All rows of `part` [n, C]: [N, C] in the scratch, or the part itself where it has them.
-  Tensor gather(ops::Context& context, const Tensor& part, std::string_view name) const;
+  Tensor gather(ops::Context& context, const Tensor& part, std::string_view name) const { return finish(context, begin_gather(context, part, name)); }
+  // The same in two steps, with other work between them.
+  struct Gathering {
+    Tensor all;
+    Event arrived;
+  };
+  Gathering begin_gather(ops::Context& context, const Tensor& part, std::string_view name) const;
+  Tensor finish(ops::Context& context, const Gathering& gathering) const;
+
+  // Calls product(first, rows) for all N rows of `part`, block by block: rows [first, first + k) of the whole. While a piece is worked on the
+  // next one is on its way.
+  using Product = std::function<void(std::int64_t first, const Tensor& rows)>;
+  void gather_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const;
+  // part = Σ over ranks of what product(first, rows) writes for all N rows, block by block: while a piece is summed the next is worked on.
+  void sum_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const;
+
   // Where a product writes the summand [N, C] that `sum` will make `part` of: in the scratch, or the part itself.
   Tensor summand(ops::Context& context, const Tensor& part, std::string_view name) const;
   // part = Σ over ranks of `whole`, which came from summand(part).
@@ -37,6 +53,10 @@ class TensorParallel {
   void all_gather(ops::Context& context, const Tensor& out, const Tensor& mine) const;
 
  private:
+  // Into how many pieces of its rows a part is cut, so that sending one overlaps with work on another.
+  int pieces(const ops::Context& context, std::int64_t rows) const;
+  Event start_sum(ops::Context& context, const Tensor& part, const Tensor& whole) const;
+
   Communicator* axis_ = nullptr;
   CommWaits* waits_ = nullptr;
   int rank_ = 0, size_ = 1;

@@ -7,14 +7,6 @@ namespace baleen {
 TransformerBlock::TransformerBlock(Norm attention_norm, Attention attention, Norm mlp_norm, Mlp mlp)
     : attention_norm_(attention_norm), mlp_norm_(mlp_norm), attention_(std::move(attention)), mlp_(std::move(mlp)) {}
 
-Attention::Saved TransformerBlock::attend(const LayerContext& context, const Sequences& sequences, const Tensor& delta, const Tensor& normed) const {
-  const Tensor x = context.tensor.gather(context.ops, normed, "attention input");
-  const Tensor y = context.tensor.summand(context.ops, delta, "attention summand");
-  const Attention::Saved saved = attention_.forward(context, sequences, y, x);
-  context.tensor.sum(context.ops, delta, y);
-  return saved;
-}
-
 TransformerBlock::Saved TransformerBlock::forward(const LayerContext& context, const Sequences& sequences, const BlockDeltas& deltas,
                                                   ResidualStream& stream, Recompute recompute) const {
   const Arena::Scope scope(context.ops.scratch);
@@ -30,15 +22,9 @@ TransformerBlock::Saved TransformerBlock::forward(const LayerContext& context, c
     for (Norm::Saved* norm : {&saved.attention_norm, &saved.mlp_norm}) norm->out = context.scratch("norm out", dtype, {tokens, width});
   const LayerContext& attention_context = full ? nothing : context;
   saved.attention_norm = attention_norm_.forward(attention_context, stream, saved.attention_norm);
-  saved.attention = attend(attention_context, sequences, deltas.attention, saved.attention_norm.out);
+  saved.attention = attention_.forward(attention_context, sequences, deltas.attention, saved.attention_norm.out);
   saved.mlp_norm = mlp_norm_.forward(attention_context, {saved.attention_norm.input, deltas.attention}, saved.mlp_norm);
-  {
-    const Arena::Scope mlp_scope(context.ops.scratch);
-    const Tensor x = context.tensor.gather(context.ops, saved.mlp_norm.out, "mlp input");
-    const Tensor y = context.tensor.summand(context.ops, deltas.mlp, "mlp summand");
-    saved.mlp = mlp_.forward(recompute == Recompute::none ? context : nothing, y, x);
-    context.tensor.sum(context.ops, deltas.mlp, y);
-  }
+  saved.mlp = mlp_.forward(recompute == Recompute::none ? context : nothing, deltas.mlp, saved.mlp_norm.out);
   stream = {saved.mlp_norm.input, deltas.mlp};
 
   // Nobody may use what lies in the scratch from here on.
@@ -64,12 +50,12 @@ TransformerBlock::Saved TransformerBlock::restore(const LayerContext& context, c
   if (saved.recompute == Recompute::full) {
     const Tensor& input = saved.attention_norm.input;
     const Tensor delta = context.scratch("attention delta", input.dtype(), {input.size(0), input.size(1)});
-    whole.attention = attend(scratch, sequences, delta, whole.attention_norm.out);
+    whole.attention = attention_.forward(scratch, sequences, delta, whole.attention_norm.out);
     whole.mlp_norm = mlp_norm_.forward(scratch, {input, delta});
   } else {
     whole.mlp_norm = mlp_norm_.forward(scratch, {saved.mlp_norm.input, Tensor()}, saved.mlp_norm);
   }
-  whole.mlp = mlp_.activate(scratch, context.tensor.gather(context.ops, whole.mlp_norm.out, "mlp input"));
+  whole.mlp = mlp_.activate(scratch, whole.mlp_norm.out);
   return whole;
 }
 
@@ -98,17 +84,13 @@ TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext&
   // The stream is residual + delta: both have the stream's gradient.
   gradients.mlp.d_out = tensor.gather(context.ops, d_out, "mlp d_out");
   gradients.d_mlp_norm = context.scratch("block d_mlp_norm", dtype, {tokens, width});
-  const Tensor d_mlp_input = tensor.summand(context.ops, gradients.d_mlp_norm, "mlp d_input");
-  mlp_.backward_input(context, saved.mlp, gradients.mlp, d_mlp_input);
-  tensor.sum(context.ops, gradients.d_mlp_norm, d_mlp_input);
+  mlp_.backward_input(context, saved.mlp, gradients.mlp, gradients.d_mlp_norm);
   const Tensor d_middle = context.scratch("block d_middle", dtype, {tokens, width});
   through(mlp_norm_, saved.mlp_norm, d_middle, gradients.d_mlp_norm, d_out);
 
   gradients.attention.d_out = tensor.gather(context.ops, d_middle, "attention d_out");
   gradients.d_attention_norm = context.scratch("block d_attention_norm", dtype, {tokens, width});
-  const Tensor d_attention_input = tensor.summand(context.ops, gradients.d_attention_norm, "attention d_input");
-  attention_.backward_input(context, sequences, saved.attention, gradients.attention, d_attention_input);
-  tensor.sum(context.ops, gradients.d_attention_norm, d_attention_input);
+  attention_.backward_input(context, sequences, saved.attention, gradients.attention, gradients.d_attention_norm);
   through(attention_norm_, saved.attention_norm, d_in, gradients.d_attention_norm, d_middle);
   return gradients;
 }
@@ -116,10 +98,12 @@ TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext&
 void TransformerBlock::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients,
                                        bool norm_weights) const {
   const Arena::Scope scope(context.ops.scratch);
-  const auto input = [&](const Norm::Saved& norm) { return context.tensor.gather(context.ops, norm.out, "block input gathered"); };
-  mlp_.backward_weight(context, saved.mlp, gradients.mlp, input(saved.mlp_norm));
+  const TensorParallel& tensor = context.tensor;
+  const auto mlp_input = tensor.begin_gather(context.ops, saved.mlp_norm.out, "mlp input");
+  const auto attention_input = tensor.begin_gather(context.ops, saved.attention_norm.out, "attention input");
+  mlp_.backward_weight(context, saved.mlp, gradients.mlp, tensor.finish(context.ops, mlp_input));
   if (norm_weights) mlp_norm_.backward_weight(context, saved.mlp_norm, gradients.d_mlp_norm);
-  attention_.backward_weight(context, saved.attention, gradients.attention, input(saved.attention_norm));
+  attention_.backward_weight(context, saved.attention, gradients.attention, tensor.finish(context.ops, attention_input));
   if (norm_weights) attention_norm_.backward_weight(context, saved.attention_norm, gradients.d_attention_norm);
 }
 

@@ -60,8 +60,6 @@ class TransformerBlock {
   }
 
  private:
-  // delta [n, C] = attention of the gathered `normed` [n, C], summed over the ranks of axis tp.
-  Attention::Saved attend(const LayerContext& context, const Sequences& sequences, const Tensor& delta, const Tensor& normed) const;
   // `norm_weights`: whether the gradients of the norms' weights belong to this half.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
                            const Tensor& d_out, bool norm_weights) const;

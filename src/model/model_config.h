@@ -34,6 +34,9 @@ struct ModelConfig {
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   bool attention_bias = false;               // llama and qwen3: Q, K, V and output have biases. Always set for qwen2 (Q, K, V) and gpt2 (all)
+  // The config.json that this was read from, as JSON text, or "": what is not interpreted here (ids of special tokens, …) stands in what is
+  // written too. Its "baleen_generation_config" is the generation_config.json that lay beside it.
+  std::string carried;
 
   bool is_gpt2() const { return architecture == "gpt2"; }
   bool has_qkv_bias() const { return attention_bias; }
@@ -65,5 +68,16 @@ std::vector<std::string> model_preset_names();
 ModelConfig read_model_config(const std::filesystem::path& config_json);
 ModelConfig parse_model_config(const std::string& text, const std::string& where);
 std::string model_config_json(const ModelConfig& config);
+
+// The two files of a Hugging Face folder: config.json, which says the weights are of `dtype` (config.json's own name, such as "bfloat16"),
+// and generation_config.json, carried over or with the special tokens that config.json names.
+struct ConfigFiles {
+  std::string config, generation;
+};
+ConfigFiles config_files(const ModelConfig& config, const std::string& dtype);
+// What config.json says of the precision of its weights ("bfloat16", …), or "".
+std::string carried_dtype(const ModelConfig& config);
+// The ids that end a generated text by generation_config.json or, where that says none, config.json. Empty where neither does.
+std::vector<std::int32_t> end_tokens(const ModelConfig& config);
 
 }  // namespace baleen

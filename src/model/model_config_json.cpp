@@ -51,6 +51,7 @@ class Reader {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   [[noreturn]] void wrong_type(const char* key, const char* expected) const {
     throw Error(ExitCode::bad_data, fmt::format("{}: expected {}", key, expected), where_, broken_remedy);
   }
@@ -85,6 +86,11 @@ void refuse_sliding_window(const Reader& reader, const std::string& architecture
   reader.boolean("use_sliding_window", used);
   if (used) reader.unsupported("use_sliding_window = true");
   if (architecture == "mistral" && reader.find("sliding_window") != nullptr) reader.unsupported("a sliding_window that is not null");
+  constexpr std::int64_t usual_window = 4096;  // what transformers takes where mistral's config.json says nothing
+  std::int64_t positions = 0;
+  reader.integer("max_position_embeddings", positions);
+  if (architecture == "mistral" && !reader.has("sliding_window") && positions > usual_window)
+    reader.unsupported("mistral without \"sliding_window\": null, which means a window of 4096,");
   const json* types = reader.find("layer_types");
   if (types == nullptr) return;
   if (!types->is_array()) reader.wrong_type("layer_types", "a list");
@@ -182,10 +188,35 @@ json llama_json(const ModelConfig& config) {
   return out;
 }
 
+constexpr const char* generation_key = "baleen_generation_config";
+
+json carried_object(const ModelConfig& config) {
+  return config.carried.empty() ? json::object() : parse_json(config.carried, "config.json", json_limits);
+}
+
+// What is written in another form, or no longer true of the weights.
+void drop_outdated(json& carried) {
+  for (const char* key : {"rope_parameters", "layer_types", "dtype", "torch_dtype"}) carried.erase(key);
+}
+
+void append_ids(const json& value, std::vector<std::int32_t>& ids) {
+  if (value.is_array())
+    for (const json& id : value) append_ids(id, ids);
+  else if (value.is_number_integer() && value >= 0 && value <= INT32_MAX)
+    ids.push_back(value.get<std::int32_t>());
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const std::filesystem::path& config_json) {
-  return parse_model_config(read_file(config_json, size_limit), config_json.string());
+  ModelConfig config = parse_model_config(read_file(config_json, size_limit), config_json.string());
+  const std::filesystem::path generation = config_json.parent_path() / "generation_config.json";
+  std::error_code ignored;
+  if (config_json.filename() != "config.json" || !std::filesystem::exists(generation, ignored)) return config;
+  json carried = carried_object(config);
+  carried[generation_key] = parse_json(read_file(generation, size_limit), generation.string(), json_limits, broken_remedy);
+  config.carried = dump_json(carried);
+  return config;
 }
 
 ModelConfig parse_model_config(const std::string& text, const std::string& where) {
@@ -194,6 +225,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& where
   std::string architecture = "llama";
   reader.string("model_type", architecture);
   ModelConfig config = default_model(architecture, where);
+  if (reader.find("quantization_config") != nullptr) reader.unsupported("quantization_config");
+  config.carried = dump_json(parsed);
   reader.integer("vocab_size", config.vocab_size);
   reader.number("initializer_range", config.initializer_range);
   reader.boolean("tie_word_embeddings", config.tie_word_embeddings);
@@ -206,13 +239,47 @@ ModelConfig parse_model_config(const std::string& text, const std::string& where
 }
 
 std::string model_config_json(const ModelConfig& config) {
-  json out = config.is_gpt2() ? gpt2_json(config) : llama_json(config);
+  json out = carried_object(config);
+  const std::string dtype = carried_dtype(config);
+  drop_outdated(out);
+  out.update(config.is_gpt2() ? gpt2_json(config) : llama_json(config));
   out["model_type"] = config.architecture;
   out["vocab_size"] = config.vocab_size;
   out["initializer_range"] = config.initializer_range;
   out["tie_word_embeddings"] = config.tie_word_embeddings;
-  out["torch_dtype"] = "float32";
+  out["torch_dtype"] = dtype.empty() ? "float32" : dtype;
   return dump_json(out, 2) + "\n";
+}
+
+std::string carried_dtype(const ModelConfig& config) {
+  const json carried = carried_object(config);
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (const auto found = carried.find(key); found != carried.end() && found->is_string()) return found->get<std::string>();
+  return "";
+}
+
+ConfigFiles config_files(const ModelConfig& config, const std::string& dtype) {
+  json whole = parse_json(model_config_json(config), "config.json", json_limits);
+  whole["torch_dtype"] = dtype;
+  json generation = json::object();
+  if (const auto found = whole.find(generation_key); found != whole.end()) {
+    generation = *found;
+    whole.erase(generation_key);
+  } else {
+    generation["_from_model_config"] = true;
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (whole.contains(key) && !whole[key].is_null()) generation[key] = whole[key];
+  }
+  return {dump_json(whole, 2) + "\n", dump_json(generation, 2) + "\n"};
+}
+
+std::vector<std::int32_t> end_tokens(const ModelConfig& config) {
+  const json carried = carried_object(config);
+  std::vector<std::int32_t> ids;
+  if (const auto found = carried.find(generation_key); found != carried.end() && found->is_object() && found->contains("eos_token_id"))
+    append_ids((*found)["eos_token_id"], ids);
+  if (ids.empty() && carried.contains("eos_token_id")) append_ids(carried["eos_token_id"], ids);
+  return ids;
 }
 
 }  // namespace baleen

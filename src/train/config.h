@@ -13,7 +13,11 @@
 namespace baleen {
 
 struct DataConfig {
-  std::string train, validation;  // token files or patterns, relative to the working directory or, where nothing matches there, to the config file
+  // Token files or patterns, relative to the working directory or, where nothing matches there, to the config file. Several of `train` are
+  // the sources of a mixture, with a weight each.
+  std::vector<std::string> train;
+  std::string validation;
+  std::vector<double> weights;
   std::string tokenizer;          // "" takes it from the data's sidecar
   std::uint64_t seed = 1234;
 };

@@ -107,7 +107,12 @@ void read_model(TomlSection& model, Config& config) {
 }
 
 void read_data(TomlSection& data, Config& config) {
-  data.string("train", config.data.train);
+  data.strings("train", config.data.train);
+  const bool weighted = data.numbers("weights", config.data.weights, 0);
+  const std::size_t sources = config.data.train.size();
+  if (sources > 1 && !weighted) config.data.weights.assign(sources, 1.0);
+  if (weighted && config.data.weights.size() != sources)
+    data.reject("weights", fmt::format("{} weights for {} sources of data.train", config.data.weights.size(), sources), "give one weight for each");
   data.string("validation", config.data.validation);
   data.string("tokenizer", config.data.tokenizer);
   data.unsigned_integer("seed", config.data.seed);
@@ -299,7 +304,7 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
     const std::string candidate = (std::filesystem::absolute(file).parent_path() / path).lexically_normal().string();
     if (matches_a_file(candidate)) path = candidate;
   };
-  beside(config.data.train);
+  for (std::string& pattern : config.data.train) beside(pattern);
   beside(config.data.validation);
   return config;
 }

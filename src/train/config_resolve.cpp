@@ -24,7 +24,6 @@ void refuse_missing_features(const Config& config) {
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
   refuse(config.comm.backend == "mpi" || config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\" or \"shm\"");
-  refuse(config.checkpoint.export_hf, "checkpoint.export_hf", "set checkpoint.export_hf = false");
   refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
 }
 

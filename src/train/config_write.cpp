@@ -17,7 +17,9 @@ const char* kind_name(LrScheduleKind kind) {
   return "constant";
 }
 
-toml::table model_table(const ModelConfig& m, const std::string& init) {
+// A path is written where weights may come from it; the keys beside it say what they said before.
+toml::table model_table(const Config& config) {
+  const ModelConfig& m = config.model;
   toml::table table{
       {"architecture", m.architecture},
       {"vocab_size", m.vocab_size},
@@ -37,13 +39,28 @@ toml::table model_table(const ModelConfig& m, const std::string& init) {
     table.insert("head_dim", m.head_dim);
     table.insert("rope_theta", m.rope_theta);
   }
-  if (!init.empty()) table.insert("init", init);
+  if (!config.init.empty()) table.insert("init", config.init);
+  if (!config.model_path.empty()) table.insert("path", std::filesystem::absolute(config.model_path).lexically_normal().string());
   if (m.rope_scaling.type != "default")
     table.insert("rope_scaling", toml::table{{"type", m.rope_scaling.type},
                                              {"factor", m.rope_scaling.factor},
                                              {"low_freq_factor", m.rope_scaling.low_freq_factor},
                                              {"high_freq_factor", m.rope_scaling.high_freq_factor},
                                              {"original_max_position_embeddings", m.rope_scaling.original_max_position_embeddings}});
+  return table;
+}
+
+toml::table data_table(const DataConfig& d) {
+  toml::table table{{"validation", d.validation}, {"tokenizer", d.tokenizer}, {"seed", static_cast<std::int64_t>(d.seed)}};
+  if (d.train.size() <= 1) {
+    table.insert("train", d.train.empty() ? std::string() : d.train.front());
+    return table;
+  }
+  toml::array train, weights;
+  for (const std::string& pattern : d.train) train.push_back(pattern);
+  for (const double weight : d.weights) weights.push_back(weight);
+  table.insert("train", train);
+  table.insert("weights", weights);
   return table;
 }
 
@@ -71,12 +88,9 @@ toml::table training_table(const TrainingConfig& t) {
 std::string config_toml(const Config& c) {
   const ParallelismConfig& p = c.parallelism;
   const toml::table root{
-      {"model", model_table(c.model, c.init)},
+      {"model", model_table(c)},
       {"data",
-       toml::table{{"train", c.data.train},
-                   {"validation", c.data.validation},
-                   {"tokenizer", c.data.tokenizer},
-                   {"seed", static_cast<std::int64_t>(c.data.seed)}}},
+       data_table(c.data)},
       {"training", training_table(c.training)},
       {"optimizer",
        toml::table{{"lr", c.lr},

@@ -1,6 +1,7 @@
 #include "train/engine.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "model/family.h"
 #include "model/rope_table.h"
@@ -41,8 +42,8 @@ ZigZag zigzag(const EngineOptions& options, const EngineGroups& groups) {
   return groups.ring == nullptr ? ZigZag(1, 0, options.sequence_length) : ZigZag(groups.ring->size(), groups.ring->rank(), options.sequence_length);
 }
 
-std::optional<RingAttention> ring_attention(const EngineGroups& groups) {
-  return groups.ring == nullptr ? std::nullopt : std::optional<RingAttention>(std::in_place, *groups.ring, *groups.ring_gradients);
+std::optional<RingAttention> ring_attention(const EngineGroups& groups, CommWaits& waits) {
+  return groups.ring == nullptr ? std::nullopt : std::optional<RingAttention>(std::in_place, *groups.ring, *groups.ring_gradients, &waits);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       tensor_(tensor_parallel(options, groups, sharding_.waits())),
       tokens_(zigzag(options, groups)),
       rows_(tokens_.rows(options.micro_batch_size)),
-      ring_(ring_attention(groups)),
+      ring_(ring_attention(groups, sharding_.waits())),
       context_{*stream_, scratch_},
       work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
   if (options.threads > 0) ops::set_threads(options.threads);
@@ -168,8 +169,24 @@ void Engine::run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::
     if (ids.defined()) load_ids(batch, first, ids);
     if (targets.defined()) load_targets(batch, first, targets);
   });
-  runner.run(work_);
+  try {
+    runner.run(work_, observer_);
+  } catch (const std::exception& error) {
+    abort_activations(error.what());
+    throw;
+  }
   last_ = &runner;
+}
+
+void Engine::abort_activations(const std::string& reason) {
+  for (Communicator* const axis : {groups_.tensor, groups_.ring, groups_.ring_gradients}) {
+    if (axis == nullptr) continue;
+    axis->abort(reason);
+    try {
+      axis->barrier().wait();  // fails, behind everything that was in the queue
+    } catch (const std::exception&) {  // as it should
+    }
+  }
 }
 
 double Engine::counted_loss() {

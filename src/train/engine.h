@@ -93,6 +93,9 @@ class Engine {
     stream_->synchronize();
   }
 
+  // Of every action of the passes; it must live as long as the engine.
+  void observe(PipelineObserver* observer) { observer_ = observer; }
+
   // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
   // The idle share of the last gradients() over all stages; 0 without a pipeline. Collective over axis pp.
@@ -112,6 +115,8 @@ class Engine {
   void load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids);
   void load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets);
   double counted_loss();
+  // Ends the operations that use this rank's activations, where a step has failed on the way.
+  void abort_activations(const std::string& reason);
 
   EngineOptions options_;
   EngineGroups groups_;
@@ -136,6 +141,7 @@ class Engine {
   int slots_ = 0;
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PipelineExecutor>> executors_;
   const PipelineExecutor* last_ = nullptr;
+  PipelineObserver* observer_ = nullptr;
 };
 
 }  // namespace baleen

@@ -10,19 +10,6 @@
 
 namespace baleen {
 
-std::int32_t sample_token(std::span<const float> logits, double temperature, double uniform) {
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
-  double total = 0;
-  for (const float logit : logits) total += std::exp((static_cast<double>(logit) - *best) / temperature);
-  double left = uniform * total;
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    left -= std::exp((static_cast<double>(logits[id]) - *best) / temperature);
-    if (left < 0) return static_cast<std::int32_t>(id);
-  }
-  return static_cast<std::int32_t>(best - logits.begin());
-}
-
 Generator::Generator(const ModelConfig& model, std::int64_t capacity, int threads)
     : model_(model),
       capacity_(capacity),
@@ -83,16 +70,21 @@ std::span<const float> Generator::next_logits(std::span<const std::int32_t> ids)
   return {logits_.as<float>(), static_cast<std::size_t>(logits_.elements())};
 }
 
-void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit) {
-  BALEEN_CHECK(!prompt.empty() && static_cast<std::int64_t>(prompt.size()) <= capacity_, prompt.size(), capacity_);
+std::span<const float> Generator::logits(std::span<const std::int32_t> text) {
+  BALEEN_CHECK(!text.empty() && static_cast<std::int64_t>(text.size()) <= capacity_, text.size(), capacity_);
   for (KvCache& layer : caches_) layer.length = 0;
+  return next_logits(text);
+}
+
+void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit) {
   const Philox philox(derive_key(options.seed, "generate"));
   std::vector<std::int32_t> text(prompt.begin(), prompt.end());
-  std::span<const float> logits = next_logits(prompt);
+  std::span<const float> logits = this->logits(prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
-    const std::int32_t id = sample_token(logits, options.temperature, uniform);
-    if (id == options.end_token) return;
+    const std::int32_t id = sample_token(options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits,
+                                         options.sampling, uniform);
+    if (std::find(options.end_tokens.begin(), options.end_tokens.end(), id) != options.end_tokens.end()) return;
     emit(id);
     if (i + 1 == options.tokens) return;
     text.push_back(id);

@@ -9,14 +9,16 @@
 
 #include "device/device.h"
 #include "model/stage.h"
+#include "train/sampling.h"
 
 namespace baleen {
 
 struct SamplingOptions {
   std::int64_t tokens = 200;  // at most
-  double temperature = 1.0;   // 0: the most likely token
+  Sampling sampling = {};
   std::uint64_t seed = 1234;
-  std::int32_t end_token = -1;  // stops there; -1: none
+  std::vector<std::int32_t> end_tokens = {};  // stops at any of them
+  std::int64_t vocabulary = 0;                // only ids below; 0: every id. A model's vocabulary may be padded beyond its tokenizer's
 };
 
 class Generator {
@@ -25,9 +27,12 @@ class Generator {
   Generator(const ModelConfig& model, std::int64_t capacity, int threads);
 
   UnitStorage& units() { return units_; }
-  // Feeds the prompt (at least one token), then calls `emit` with each new id. Stops at the end token (not emitted) or after
+  // Feeds the prompt (at least one token), then calls `emit` with each new id. Stops at an end token (not emitted) or after
   // options.tokens. When the cache is full, generation goes on from its later half, fed again.
   void generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit);
+
+  // Forgets what was fed before. Logits [V] behind the last token of a text, valid until the next call.
+  std::span<const float> logits(std::span<const std::int32_t> text);
 
  private:
   // logits [V] behind the last of `ids`, which follow what the cache holds.
@@ -45,9 +50,5 @@ class Generator {
   std::vector<KvCache> caches_;
   Tensor ids_, positions_, cosines_, sines_, logits_;
 };
-
-// The id at the largest logit for temperature 0 (the first of equals), else one drawn from softmax(logits / temperature) by `uniform` in
-// [0, 1).
-std::int32_t sample_token(std::span<const float> logits, double temperature, double uniform);
 
 }  // namespace baleen

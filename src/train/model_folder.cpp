@@ -1,38 +1,78 @@
 #include "train/model_folder.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
+#include "data/tokenizer/tokenizer_folder.h"
+#include "train/initial_weights.h"
 #include "train/training_checkpoint.h"
 
 namespace baleen {
 namespace {
 
-std::filesystem::path find_checkpoint(const std::filesystem::path& folder) {
+// A run's or checkpoint's directory to read from; nothing where the folder is neither.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& folder) {
   if (std::filesystem::exists(folder / checkpoint::manifest_file_name)) return folder;
-  if (std::filesystem::is_directory(folder / "checkpoints")) {
-    const checkpoint::LatestCheckpoint latest = checkpoint::latest_checkpoint(folder);
-    for (const std::string& warning : latest.warnings) log::warning("{}", warning);
-    if (latest.checkpoint) return latest.checkpoint->directory;
-    throw Error(ExitCode::bad_data, "the run has no usable checkpoint yet", folder.string(), "train it to its first checkpoint");
-  }
-  const bool exists = std::filesystem::exists(folder);
-  throw Error(ExitCode::bad_data, exists ? "no model here: neither a run (checkpoints/) nor a checkpoint (manifest.json)" : "no such folder", folder.string(),
-              "give a run directory of `baleen train` or one of its checkpoints");
+  if (!std::filesystem::is_directory(folder / "checkpoints")) return std::nullopt;
+  const checkpoint::LatestCheckpoint latest = checkpoint::latest_checkpoint(folder);
+  for (const std::string& warning : latest.warnings) log::warning("{}", warning);
+  if (latest.checkpoint) return latest.checkpoint->directory;
+  throw Error(ExitCode::bad_data, "the run has no usable checkpoint yet", folder.string(), "train it to its first checkpoint");
 }
 
 }  // namespace
 
-ModelFolder::ModelFolder(const std::filesystem::path& folder) {
-  reader_.emplace(find_checkpoint(folder));
-  const std::string where = reader_->directory().string();
-  const TrainingState state = TrainingState::from_json(reader_->training(), where);
-  if (state.model_config.empty()) throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
-  config_ = parse_model_config(state.model_config, where);
-  if (!state.tokenizer.empty()) tokenizer_ = tokenizer_from_json(state.tokenizer, where);
+ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folder) {
+  if (const auto checkpoint = find_checkpoint(folder)) {
+    directory_ = *checkpoint;
+    reader_.emplace(*checkpoint);
+    const std::string where = directory_.string();
+    const TrainingState state = TrainingState::from_json(reader_->training(), where);
+    if (state.model_config.empty()) throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
+    config_ = parse_model_config(state.model_config, where);
+    tokenizer_json_ = state.tokenizer;
+    return;
+  }
+  if (!std::filesystem::exists(folder / "config.json")) {
+    const bool exists = std::filesystem::exists(folder);
+    throw Error(ExitCode::bad_data,
+                exists ? "no model here: neither a run (checkpoints/) nor a checkpoint (manifest.json) nor a Hugging Face folder (config.json)" : "no such folder",
+                folder.string(), "give a run directory of `baleen train`, one of its checkpoints, or the folder of a model");
+  }
+  config_ = read_model_config(folder / "config.json");
+  weights_.emplace(open_model_weights(folder, config_));
 }
 
-void ModelFolder::load_weights(UnitStorage& units) { load_checkpoint(*reader_, units, /*with_moments=*/false); }
+const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {
+  if (std::exchange(tokenizer_loaded_, true)) return tokenizer_;
+  if (reader_) {
+    if (!tokenizer_json_.empty()) tokenizer_ = tokenizer_from_json(tokenizer_json_, directory_.string());
+    return tokenizer_;
+  }
+  try {
+    tokenizer_ = load_folder_tokenizer(directory_);
+  } catch (const Error& error) {  // the weights are of use without it
+    why_no_tokenizer_ = error.what_is_wrong();
+    log::warning("no tokenizer: {} ({})", error.what_is_wrong(), error.where());
+  }
+  return tokenizer_;
+}
+
+const Tokenizer& ModelFolder::required_tokenizer() {
+  if (tokenizer() == nullptr)
+    throw Error(ExitCode::bad_data, "the model carries no tokenizer" + (why_no_tokenizer_.empty() ? "" : ": " + why_no_tokenizer_), directory_.string(),
+                "train on files made by `baleen tokenize`, or set data.tokenizer");
+  return *tokenizer_;
+}
+
+void ModelFolder::load_weights(UnitStorage& units) {
+  if (reader_)
+    load_checkpoint(*reader_, units, /*with_moments=*/false);
+  else
+    load_model_weights(*weights_, units);
+}
 
 }  // namespace baleen

@@ -16,8 +16,10 @@ MeshDegrees degrees_of(const ParallelLayout& layout) {
 
 }  // namespace
 
-ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device)
-    : mesh_(degrees_of(layout)), device_(device) {
+Mesh mesh_of(const ParallelLayout& layout) { return Mesh(degrees_of(layout)); }
+
+ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device, CommObserver* observer)
+    : mesh_(degrees_of(layout)), device_(device), observer_(observer) {
   const bool member = world.rank() < mesh_.world_size();
   everyone_ = create(world, {Axis::pp, Axis::replicate, Axis::dp, Axis::cp, Axis::tp}, "world", true);
   Communicator* const batch = create(world, {Axis::replicate, Axis::dp, Axis::cp}, "replicate x dp", true);
@@ -73,6 +75,7 @@ Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const c
 
 std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name) const {
   auto communicator = world.create_communicator(ranks, name);
+  if (communicator != nullptr) communicator->observe(observer_);
   if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
   return std::make_unique<StagedCommunicator>(std::move(communicator), *device_);
 }

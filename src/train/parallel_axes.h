@@ -15,11 +15,14 @@
 
 namespace baleen {
 
+Mesh mesh_of(const ParallelLayout& layout);
+
 // The communicators of a layout over the first ranks of the world (DESIGN.md decision 5).
 class ParallelAxes {
  public:
   // Collective over the world, whoever is a member. `device`: where the buffers will be, which must live as long; nullptr: in host memory.
-  ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device = nullptr);
+  // `observer` hears of every operation and must live as long too.
+  ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device = nullptr, CommObserver* observer = nullptr);
 
   bool member() const { return everyone_ != nullptr; }
   const Mesh& mesh() const { return mesh_; }
@@ -40,6 +43,7 @@ class ParallelAxes {
 
   Mesh mesh_;
   Device* device_;
+  CommObserver* observer_;
   std::vector<std::unique_ptr<Communicator>> all_;
   std::unique_ptr<PipelineLinks> links_;
   Communicator* everyone_ = nullptr;

@@ -139,6 +139,37 @@ bool TomlSection::number_pair(std::string_view key, double& first, double& secon
   return true;
 }
 
+bool TomlSection::strings(std::string_view key, std::vector<std::string>& values) {
+  const toml::node* node = find(key);
+  if (node == nullptr) return false;
+  values.clear();
+  if (node->is_string()) {
+    if (!node->as_string()->get().empty()) values.push_back(node->as_string()->get());
+    return true;
+  }
+  const toml::array* array = node->as_array();
+  if (array == nullptr) reject(key, fmt::format("expected a string or a list of strings, got {}", type_name(*node)), "write the value in quotes");
+  for (const toml::node& element : *array) {
+    if (!element.is_string() || element.as_string()->get().empty()) reject(key, "expected a list of strings that are not empty", fmt::format("for example {} = [\"a.bin\", \"b.bin\"]", key));
+    values.push_back(element.as_string()->get());
+  }
+  return true;
+}
+
+bool TomlSection::numbers(std::string_view key, std::vector<double>& values, double above) {
+  const toml::node* node = find(key);
+  if (node == nullptr) return false;
+  values.clear();
+  const toml::array* array = node->as_array();
+  if (array == nullptr) reject(key, fmt::format("expected a list of numbers, got {}", type_name(*node)), fmt::format("for example {} = [0.7, 0.3]", key));
+  for (const toml::node& element : *array) {
+    const double given = element.is_number() ? element.value<double>().value_or(above) : above;
+    if (!std::isfinite(given) || given <= above) reject(key, fmt::format("expected numbers above {}", above), fmt::format("for example {} = [0.7, 0.3]", key));
+    values.push_back(given);
+  }
+  return true;
+}
+
 const toml::table* TomlSection::table(std::string_view key) {
   const toml::node* node = find(key);
   if (node == nullptr) return nullptr;

@@ -28,6 +28,9 @@ class TomlSection {
   bool string(std::string_view key, std::string& value);
   bool choice(std::string_view key, std::string& value, const std::vector<std::string>& choices);
   bool number_pair(std::string_view key, double& first, double& second, double low, double high_open);
+  // One string, or a list of them.
+  bool strings(std::string_view key, std::vector<std::string>& values);
+  bool numbers(std::string_view key, std::vector<double>& values, double above);
   const toml::table* table(std::string_view key);
 
   bool present() const { return table_ != nullptr; }

@@ -14,6 +14,8 @@
 #include "ops/threads.h"
 #include "sharding/replica_check.h"
 #include "train/evaluation.h"
+#include "train/export_model.h"
+#include "train/initial_weights.h"
 #include "train/layout.h"
 #include "train/memory_fit.h"
 #include "train/peak.h"
@@ -29,17 +31,20 @@ ResumePolicy parse_resume(const std::string& text) {
   return policy;
 }
 
-Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop)
+Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
+                 std::filesystem::path trace)
     : config_(std::move(config)),
       data_(std::move(data)),
       world_(world),
       run_(std::move(run)),
       resume_(resume),
       stop_(std::move(stop)),
+      trace_file_(std::move(trace)),
       device_(create_training_device(config_, world.rank())),
-      axes_(world, layout_of(config_.parallelism), config_.model, device_.get()),
+      axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
       engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
+  if (!trace_file_.empty()) engine_.observe(&trace_);
   prepare_run_directory();
   if (data_.train != nullptr)
     training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip);
@@ -68,7 +73,7 @@ void Trainer::restore() {
   axes_.everyone().broadcast(&step, sizeof step, DType::u8, 0).wait();
   if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
   if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
-  if (step < 0) engine_.units().initialize_weights(config_.training.seed);
+  if (step < 0) set_initial_weights(config_, engine_.units());
   axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
@@ -101,6 +106,7 @@ void Trainer::log_start() const {
             config_.model.vocab_size);
   log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
             layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
+  if (world_.size() > 1) log::info("{}", rank_grid(axes_.mesh()));
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
             t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }
@@ -109,12 +115,20 @@ ExitCode Trainer::run() {
   const std::int64_t steps = config_.training.steps;
   if (start_step_ >= steps && saved_step_ >= 0) {
     if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);
+    if (!std::filesystem::exists(run_ / "export")) export_if_wanted();
     return ExitCode::done;
   }
   log_start();
   progress_.emplace(start_step_ + 1, steps, world_.rank() == 0);
   for (std::int64_t step = start_step_ + 1; step <= steps; ++step) {
-    if (!train_step(step)) {
+    const bool traced = !trace_file_.empty() && step == std::min(start_step_ + 2, steps);
+    if (traced) {
+      axes_.everyone().barrier().wait();
+      trace_.start();
+    }
+    const bool trained = train_step(step);
+    if (traced) write_trace(step);
+    if (!trained) {
       finish_steps(0);
       if (saved_step_ != step - 1) save(step - 1);
       if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
@@ -128,7 +142,22 @@ ExitCode Trainer::run() {
     if (due(config_.checkpoint.every)) save(step);
   }
   if (saved_step_ != steps) save(steps);
+  export_if_wanted();
   return ExitCode::done;
+}
+
+void Trainer::write_trace(std::int64_t step) {
+  engine_.settle_weights();
+  trace_.stop();
+  trace_.write(axes_.everyone(), trace_file_);
+  if (world_.rank() == 0) log::info("the trace of step {} is in {}", step, trace_file_.string());
+}
+
+void Trainer::export_if_wanted() {
+  if (!config_.checkpoint.export_hf || world_.rank() != 0) return;
+  std::filesystem::remove_all(run_ / "export");  // of fewer steps
+  export_model(run_, run_ / "export");
+  log::info("exported to {}", (run_ / "export").string());
 }
 
 template <class Row>
@@ -145,6 +174,7 @@ bool Trainer::train_step(std::int64_t step) {
   row.lr = config_.schedule().at(step);
   row.comm_bytes = axes_.bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
+  row.bubble_fraction = engine_.bubble_fraction();
   row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
   begun_.push_back(row);
   finish_steps(training_step_->results_late());

@@ -18,6 +18,7 @@
 #include "train/progress.h"
 #include "train/run_data.h"
 #include "train/step.h"
+#include "train/trace.h"
 #include "train/training_checkpoint.h"
 
 namespace baleen {
@@ -33,7 +34,9 @@ ResumePolicy parse_resume(const std::string& text);
 class Trainer {
  public:
   // `config` is resolved for world.size() ranks. Rank 0 creates and locks the run directory. `stop` is asked once a step.
-  Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop);
+  // `trace`: where the trace of a step goes (the second that this process trains, so that nothing happens in it for the first time); empty: none.
+  Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
+          std::filesystem::path trace = {});
 
   // Trains to the end or until stopped; ExitCode::done or ExitCode::stopped.
   ExitCode run();
@@ -45,11 +48,14 @@ class Trainer {
   void log_start() const;
   // False when a stop was agreed on instead of a step.
   bool train_step(std::int64_t step);
+  void write_trace(std::int64_t step);
   // Takes the results of the steps begun, but for the last `leave`, and records them.
   void finish_steps(int leave);
   void finish_step(const StepResult& result, MetricsRow row);
   void validate(std::int64_t step);
   void save(std::int64_t step);
+  // The last checkpoint as a Hugging Face folder, RUN/export.
+  void export_if_wanted();
   // Of the weights that ranks hold in common.
   void check_replicas();
   template <class Row>
@@ -62,6 +68,8 @@ class Trainer {
   ResumePolicy resume_;
   std::function<bool()> stop_;
   std::unique_ptr<checkpoint::RunDirectoryLock> lock_;
+  std::filesystem::path trace_file_;
+  StepTrace trace_;
   std::shared_ptr<Device> device_;
   ParallelAxes axes_;
   Engine engine_;

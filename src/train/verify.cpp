@@ -9,6 +9,7 @@
 #include "model/family.h"
 #include "ops/cross_entropy.h"
 #include "optim/global_norm.h"
+#include "train/initial_weights.h"
 #include "train/parallel_axes.h"
 #include "train/step.h"
 
@@ -69,7 +70,7 @@ struct Measured {
 };
 
 Measured run_layout(Engine& engine, const Config& config, const Batch& batch) {
-  engine.units().initialize_weights(config.training.seed);
+  set_initial_weights(config, engine.units());
   const DataGroup& group = engine.group();
   const std::int64_t share = batch.sequences / group.data_size;
   const auto valid = static_cast<double>(count_valid(batch.targets));

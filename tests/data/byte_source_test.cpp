@@ -1,5 +1,7 @@
 #include "data/byte_source.h"
 
+#include <zstd.h>
+
 #include "gzip.h"
 #include "test_support.h"
 
@@ -75,6 +77,30 @@ TEST(ByteSource, TakesTextThatOnlyBeginsLikeSomethingElse) {
   const TemporaryFolder folder;
   for (const char* text : {"PAR1 is how Parquet begins", "GGUF", "PK", "BZh9 is bzip2", "\x1f\x8b", "%PDF"})
     EXPECT_EQ(read_all(folder.write("a.txt", text), 100), text);
+}
+
+std::string zstd(std::string_view text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1));
+  return packed;
+}
+
+TEST(ByteSource, ReadsZstd) {
+  const TemporaryFolder folder;
+  const std::string text = sample();
+  for (const std::size_t at_a_time : {std::size_t{1} << 20, std::size_t{777}}) {
+    EXPECT_EQ(read_all(folder.write("a.zst", zstd(text)), at_a_time), text);
+    EXPECT_EQ(read_all(folder.write("b.txt", zstd(text) + zstd("more")), at_a_time), text + "more");  // frames after one another
+    EXPECT_EQ(read_all(folder.write("c.zst", zstd("")), at_a_time), "");
+  }
+  const std::string packed = zstd(text);
+  EXPECT_ERROR(read_all(folder.write("cut.zst", packed.substr(0, packed.size() - 5)), 4096), ExitCode::bad_data, "cut.zst", "truncated");
+  std::string damaged = packed;
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 0x55);
+  damaged.resize(damaged.size() / 2 + 40'000);
+  EXPECT_THROW(read_all(folder.write("damaged.zst", damaged), 4096), Error);
+  EXPECT_ERROR(read_all(folder.write("tail.zst", packed + "text"), 4096), ExitCode::bad_data, "tail.zst", "damaged");
+  EXPECT_ERROR(ByteSource(folder.write("plain.zst", "In the beginning")), ExitCode::bad_data, "plain.zst", "not a zstd archive");
 }
 
 }  // namespace

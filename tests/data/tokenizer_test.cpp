@@ -100,13 +100,13 @@ TEST(LoadTokenizer, SaysWhatItAccepts) {
   const std::string accepted = "tiktoken rank file";
   EXPECT_ERROR((void)load_tokenizer(""), ExitCode::bad_config, accepted);
   EXPECT_ERROR((void)load_tokenizer("byte"), ExitCode::bad_data, "byte", "no such", accepted);
-  EXPECT_ERROR((void)load_tokenizer(folder.path()), ExitCode::bad_data, "directory", folder.path());
+  EXPECT_ERROR((void)load_tokenizer(folder.path()), ExitCode::bad_data, "no tokenizer in this folder", folder.path());
   EXPECT_ERROR((void)load_tokenizer(folder.write("empty.tiktoken", "")), ExitCode::bad_data, "empty.tiktoken", "empty");
   EXPECT_ERROR((void)load_tokenizer(folder.write("a.txt", "In the beginning\n")), ExitCode::bad_data, "a.txt", "looks like text", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("a.gz", "\x1f\x8b\x08 zip")), ExitCode::bad_data, "a.gz", "gzip", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("bad.json", "{\"kind\": ")), ExitCode::bad_data, "bad.json", "JSON", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("hf.json", R"({"model": {}, "added_tokens": []})")), ExitCode::bad_data, "hf.json",
-               "Hugging Face", accepted);
+               "no pre_tokenizer");
   EXPECT_ERROR((void)load_tokenizer(folder.write("none.json", "{}")), ExitCode::bad_data, "none.json", "kind", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("kind.json", R"({"kind": "words"})")), ExitCode::bad_data, "kind.json", "words", accepted);
   EXPECT_ERROR((void)load_tokenizer(folder.write("number.json", R"({"kind": 7})")), ExitCode::bad_data, "number.json", "kind", accepted);

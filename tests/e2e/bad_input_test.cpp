@@ -47,10 +47,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"SlidingWindow", "model.sliding_window=4096", 2, {"model.sliding_window", "not supported"}},
         BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
         BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
-        BadConfig{"NotInThisBuild", "parallelism.context=2", 2, {"parallelism.context"}},
+        BadConfig{"NotInThisBuild", "comm.backend=mpi", 2, {"comm.backend"}},
         BadConfig{"NoSuchData", "data.train=nowhere.bin", 3, {"nowhere.bin"}},
         BadConfig{"ForeignData", "data.train=corpus.txt", 3, {"corpus.txt"}},
         BadConfig{"IdsOutOfVocabulary", "model.vocab_size=100", 3, {"corpus.bin", "100"}},
+        BadConfig{"WeightsForOneSource", "data.weights=[0.5, 0.5]", 2, {"data.weights", "2 weights for 1"}},
+        BadConfig{"WeightNotPositive", "data.weights=[0]", 2, {"data.weights", "above 0"}},
+        BadConfig{"TrainNotStrings", "data.train=[1]", 2, {"data.train", "strings"}},
+        BadConfig{"SourceMissing", "data.train=[\"corpus.bin\", \"nowhere.bin\"]", 3, {"nowhere.bin"}},
         BadConfig{"UnknownPreset", "model.preset=enormous", 2, {"enormous", "tiny"}}),
     [](const auto& instance) { return instance.param.name; });
 
@@ -66,6 +70,22 @@ TEST_F(BadInput, CommandLines) {
   EXPECT_EQ(run_baleen({"generate", folder / "nowhere", "--prompt", "x"}).exit_code, 3);
   EXPECT_EQ(run_baleen({"inspect", folder / "corpus.txt"}).exit_code, 3);
   EXPECT_EQ(run_baleen({"--help"}).exit_code, 0);
+}
+
+// Each says why, and which layouts of as many ranks would run.
+TEST_F(BadInput, LayoutsThatCannotRun) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::string& reason, const std::string& nearest) {
+    std::vector<std::string> more{"--ranks", "4"};
+    for (const std::string& setting : settings) more.insert(more.end(), {"--set", setting});
+    const CommandResult result = train("run", more);
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_NE(result.error.find(reason), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("nearest layouts that run: " + nearest), std::string::npos) << result.error;
+  };
+  refused({"parallelism.pipeline=4"}, "4 pipeline stages are more than the model's 2 layers", "dp=2,pp=2");
+  refused({"parallelism.pipeline=2", "parallelism.schedule=interleaved", "parallelism.virtual_stages=2"}, "(2 × 2 virtual)", "dp=2,pp=2");
+  refused({"parallelism.context=4", "training.sequence_length=36", "parallelism.zero=1"}, "36 tokens do not divide into 2 · cp = 8", "dp=2,zero=1,cp=2");
+  refused({"parallelism.tensor=4", "model.num_attention_heads=6", "model.head_dim=8"}, "6 attention heads cannot be divided by tp = 4", "dp=2,tp=2");
 }
 
 TEST_F(BadInput, BrokenTomlNamesTheLine) {

@@ -51,7 +51,7 @@ TEST_F(Llama2c, BadInputs) {
   EXPECT_EQ(run_baleen({"import", expected, "--out", folder / "out"}).exit_code, 3);
   EXPECT_EQ(run_baleen({"import", folder / "nowhere.bin", "--out", folder / "out"}).exit_code, 3);
   EXPECT_EQ(run_baleen({"import", model}).exit_code, 2);
-  EXPECT_EQ(run_baleen({"import", folder.path(), "--out", folder / "out"}).exit_code, 2);
+  EXPECT_EQ(run_baleen({"import", folder.path(), "--out", folder / "out"}).exit_code, 3);
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

@@ -52,7 +52,7 @@ TEST(Config, ResolvedTextReadsBackTheSame) {
   EXPECT_EQ(config_toml(again), text);
   EXPECT_EQ(again.lr, 0.1);
   EXPECT_EQ(again.training.seed, 9007199254740993u);
-  EXPECT_EQ(again.data.train, "a\"b.bin");
+  EXPECT_EQ(again.data.train, std::vector<std::string>{"a\"b.bin"});
   EXPECT_EQ(again.model.rope_scaling.type, "llama3");
   EXPECT_EQ(again.lr_schedule.kind, LrScheduleKind::wsd);
 }
@@ -96,8 +96,8 @@ TEST(Config, Gpt2TakesItsOwnKeysAndPresetsShrink) {
 TEST(Config, OverridesTakeTomlOrABareString) {
   EXPECT_EQ(parse_config(minimal, "x.toml", {"training.steps=7"}).training.steps, 7);
   EXPECT_EQ(parse_config(minimal, "x.toml", {"training.dtype=fp32"}).training.dtype, "fp32");
-  EXPECT_EQ(parse_config(minimal, "x.toml", {"data.train=/tmp/a b.bin"}).data.train, "/tmp/a b.bin");
-  EXPECT_EQ(parse_config(minimal, "x.toml", {"data.train="}).data.train, "");
+  EXPECT_EQ(parse_config(minimal, "x.toml", {"data.train=/tmp/a b.bin"}).data.train, std::vector<std::string>{"/tmp/a b.bin"});
+  EXPECT_EQ(parse_config(minimal, "x.toml", {"data.train="}).data.train, std::vector<std::string>{});
   EXPECT_EQ(parse_config(minimal, "x.toml", {"optimizer.betas=[0.8, 0.9]"}).adamw.beta1, 0.8);
   EXPECT_NE(error_of(minimal, {"training"}).find("section.key=value"), std::string::npos);
   EXPECT_NE(error_of(minimal, {"training.steps=1\nsteps = 2"}), "");  // an injected second line is no value

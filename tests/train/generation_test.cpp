@@ -27,7 +27,7 @@ std::vector<std::int32_t> generate(std::int64_t capacity, const std::vector<std:
   Generator generator(small_model(architecture), capacity, 1);
   generator.units().initialize_weights(3);
   std::vector<std::int32_t> ids;
-  generator.generate(prompt, {tokens, 0.0, 0, -1}, [&](std::int32_t id) { ids.push_back(id); });
+  generator.generate(prompt, {tokens, {.temperature = 0}}, [&](std::int32_t id) { ids.push_back(id); });
   return ids;
 }
 
@@ -54,18 +54,34 @@ TEST(Generator, GoesOnWhenTheCacheIsFull) {
 
 TEST(SampleToken, TemperatureZeroTakesTheFirstOfTheLargest) {
   const std::vector<float> logits{1, 3, 3, 2};
-  EXPECT_EQ(sample_token(logits, 0, 0.99), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 0}, 0.99), 1);
 }
 
 TEST(SampleToken, FrequenciesFollowTheSoftmax) {
   const std::vector<float> logits{std::log(1.0f), std::log(3.0f), std::log(6.0f)};
   std::vector<int> counts(3);
   constexpr int draws = 1000;
-  for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, 1.0, (i + 0.5) / draws))];
+  for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, {}, (i + 0.5) / draws))];
   EXPECT_EQ(counts, (std::vector<int>{100, 300, 600}));
   std::fill(counts.begin(), counts.end(), 0);
-  for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, 0.5, (i + 0.5) / draws))];
+  for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, {.temperature = 0.5}, (i + 0.5) / draws))];
   EXPECT_NEAR(counts[2], draws * 36.0 / 46, 1);
+}
+
+TEST(SampleToken, TopKAndTopPLeaveTheMostLikely) {
+  const std::vector<float> logits{std::log(1.0f), std::log(3.0f), std::log(4.0f), std::log(2.0f)};
+  const auto count = [&](const Sampling& sampling) {
+    std::vector<int> counts(4);
+    constexpr int draws = 700;
+    for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sample_token(logits, sampling, (i + 0.5) / draws))];
+    return counts;
+  };
+  EXPECT_EQ(count({.top_k = 2}), (std::vector<int>{0, 300, 400, 0}));
+  EXPECT_EQ(count({.top_k = 1}), (std::vector<int>{0, 0, 700, 0}));
+  EXPECT_EQ(count({.top_p = 0.69}), (std::vector<int>{0, 300, 400, 0}));  // 0.4 is too little, 0.7 enough
+  EXPECT_EQ(count({.top_p = 0.71})[3] > 0, true);
+  EXPECT_EQ(count({.top_p = 0.01}), (std::vector<int>{0, 0, 700, 0}));
+  EXPECT_EQ(count({.top_k = 3, .top_p = 0.5}), (std::vector<int>{0, 300, 400, 0}));  // of 4/9, 3/9, 2/9
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ const char* reduce_name(ReduceOp op) {
 
 }  // namespace
 
+std::string_view operation_name(OperationKind kind) {
+  if (kind == OperationKind::send) return "send";
+  if (kind == OperationKind::recv) return "recv";
+  return kind_name(kind);
+}
+
 OperationTag Operation::tag() const {
   OperationTag out;
   // Both ends of a message describe it alike.

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -27,6 +29,7 @@ struct Operation final : public EventState {
   ReduceOp op = ReduceOp::sum;
   int root = 0;  // or the peer of send and recv
   Event after;
+  std::chrono::steady_clock::time_point begun;  // when what it waits for was there
 
   std::size_t bytes() const { return count * dtype_bytes(dtype); }
   bool point_to_point() const { return kind == OperationKind::send || kind == OperationKind::recv; }
@@ -44,6 +47,7 @@ struct Operation final : public EventState {
   std::optional<Error> failure_;  // thrown as a fresh copy in every thread that waits
 };
 
+std::string_view operation_name(OperationKind kind);
 // "all_reduce of 1000 fp32 (sum)".
 std::string describe(const OperationTag& tag);
 

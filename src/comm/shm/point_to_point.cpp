@@ -69,6 +69,7 @@ std::vector<std::shared_ptr<Operation>> PointToPoint::advance() {
     if (!transfer.started) {
       transfer.operation->after.wait();  // ready: returns at once, or throws the failure it stands for
       transfer.started = true;
+      transfer.operation->begun = std::chrono::steady_clock::now();
       moved_ = true;  // its deadline counts from here
     }
     moved_ |= advance_one(transfer);

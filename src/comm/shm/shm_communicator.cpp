@@ -162,6 +162,8 @@ void ShmCommunicator::finish(const Shared& operation, std::optional<Error> failu
     --pending_;  // before the event: who has waited for everything may close the communicator at once
   }
   operation->after = Event();  // lets go of what it waited for
+  if (observer_ != nullptr && !failure)
+    observer_->on_operation(name(), operation_name(operation->kind), operation->bytes(), operation->begun, std::chrono::steady_clock::now());
   operation->complete(std::move(failure));
 }
 
@@ -170,6 +172,7 @@ void ShmCommunicator::run_collective(const Shared& operation) {
   auto failure = attempt([&] {
     operation->after.wait();
     port_.check_aborted();
+    operation->begun = std::chrono::steady_clock::now();
     const BusyTime busy(busy_nanoseconds_);
     run(*operation);
   });

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,12 @@ class Pretokenizer {
   // GPT-2's expression: A. Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2 and its published code.
   // Without `jit` PCRE2 interprets it, as it does by itself where a system forbids executable memory: slower, with the same pieces.
   static std::shared_ptr<const Pretokenizer> gpt2(bool jit = true);
+  // An expression of a tokenizer.json. What it does not match is a piece too. Throws Error(bad_data) naming `where` where it is none.
+  static std::shared_ptr<const Pretokenizer> compile(std::string_view expression, const std::string& where);
+  // GPT-2's expression as tokenizer.json's ByteLevel means it, and the ones that cut like cl100k_base's (Llama 3, Qwen): the expressions
+  // for which it is known where a text may be cut.
+  enum class Cuts { nowhere, before_space, before_white_space };
+  Cuts cuts() const { return cuts_; }
   ~Pretokenizer();
   Pretokenizer(const Pretokenizer&) = delete;
   Pretokenizer& operator=(const Pretokenizer&) = delete;
@@ -23,14 +30,17 @@ class Pretokenizer {
 
   // The last offset in (0, size) at which a piece ends whatever precedes or follows the text, and which the text after it cannot move.
   // 0 where there is none. See Tokenizer::safe_cut.
-  static std::size_t safe_cut(std::string_view text);
+  static std::size_t safe_cut(std::string_view text) { return safe_cut(text, Cuts::before_white_space, text.size()); }
+  // The same for expressions of a kind, below `limit`.
+  static std::size_t safe_cut(std::string_view text, Cuts cuts, std::size_t limit);
 
  private:
   struct Code;
-  explicit Pretokenizer(std::unique_ptr<Code> code);
+  Pretokenizer(std::unique_ptr<Code> code, Cuts cuts);
   void split_valid(std::string_view text, std::size_t offset, std::vector<std::size_t>& ends) const;
 
   std::unique_ptr<Code> code_;
+  Cuts cuts_;
 };
 
 }  // namespace baleen

@@ -1,0 +1,179 @@
+#include "checkpoint/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace baleen::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* single_file = "model.safetensors";
+constexpr const char* index_file = "model.safetensors.index.json";
+constexpr const char* head = "lm_head.weight";
+constexpr const char* again = "download the model's folder again";
+constexpr std::size_t index_limit = std::size_t{64} << 20;
+
+// Buffers that older versions of transformers saved beside the parameters.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
+}
+
+// "model.layers.0.…" without its first part; "" where it has only one.
+std::string without_prefix(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  const bool prefixed = name.starts_with("model.") || name.starts_with("transformer.");
+  return prefixed ? name.substr(dot + 1) : "";
+}
+
+// The first few of a list, for a message.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", printable(names[i]));
+  if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
+  return text;
+}
+
+}  // namespace
+
+bool ModelWeights::present(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / single_file, ignored) || fs::exists(folder / index_file, ignored);
+}
+
+ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / index_file, ignored)) {
+    open_indexed(folder / index_file);
+  } else if (fs::exists(folder / single_file, ignored)) {
+    add_all(open(single_file));
+  } else {
+    const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) || fs::exists(folder / "pytorch_model.bin.index.json", ignored);
+    throw Error(ExitCode::bad_data, fmt::format("no weights: neither {} nor {} is here", single_file, index_file), folder.string(),
+                pickled
+                    ? "pytorch_model.bin is a pickle, which can run code when it is read: take the model's safetensors files, or save it "
+                      "with save_pretrained of transformers"
+                    : "give the folder of a model as Hugging Face has it");
+  }
+}
+
+const SafetensorsFile& ModelWeights::open(const std::string& name) {
+  std::unique_ptr<SafetensorsFile>& file = files_[name];
+  if (file == nullptr) {
+    file = std::make_unique<SafetensorsFile>(folder_ / name);
+    readers_.emplace(file.get(), FileReader(folder_ / name));
+  }
+  return *file;
+}
+
+void ModelWeights::add_all(const SafetensorsFile& file) {
+  for (const StoredTensor& tensor : file.tensors()) {
+    const auto [position, inserted] = stored_.try_emplace(tensor.name, Place{&file, &tensor});
+    if (!inserted)
+      throw Error(ExitCode::bad_data,
+                  fmt::format("tensor '{}' is also in {}", printable(tensor.name), position->second.file->path().filename().string()),
+                  file.path().string(), again);
+  }
+}
+
+void ModelWeights::open_indexed(const fs::path& index) {
+  const auto parsed = parse_json(read_file(index, index_limit), index.string(), {}, again);
+  const auto map = parsed.find("weight_map");
+  if (map == parsed.end() || !map->is_object()) throw Error(ExitCode::bad_data, "no weight_map in the index", index.string(), again);
+  std::vector<std::string> missing;
+  for (const auto& [name, file] : map->items()) {
+    if (!file.is_string())
+      throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' names no file", printable(name)), index.string(), again);
+    const auto file_name = file.get<std::string>();
+    if (file_name.empty() || file_name.starts_with('.') || file_name.find('/') != std::string::npos)
+      throw Error(ExitCode::bad_data, fmt::format("weight_map: '{}' is not a plain file name", printable(file_name)), index.string(),
+                  again);
+    if (!files_.contains(file_name)) add_all(open(file_name));
+    if (files_[file_name]->find(name) == nullptr) missing.push_back(name + " in " + file_name);
+  }
+  if (!missing.empty())
+    throw Error(ExitCode::bad_data, "the index names tensors that are not there: " + some_of(missing), index.string(), again);
+}
+
+void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
+  matched_.clear();
+  std::vector<std::string> missing, others, problems;
+  std::set<std::string_view> used;
+  for (const WantedTensor& tensor : wanted) {
+    auto found = stored_.find(tensor.name);
+    if (found == stored_.end()) found = stored_.find(without_prefix(tensor.name));
+    if (found == stored_.end()) {
+      missing.push_back(tensor.name);
+      continue;
+    }
+    used.insert(found->first);
+    const StoredTensor& held = *found->second.tensor;
+    if (held.shape != tensor.shape)
+      problems.push_back(fmt::format("{} has shape {} and config.json asks for {}", printable(held.name), format_shape(held.shape),
+                                     format_shape(tensor.shape)));
+    else if (!is_floating(held.type))
+      problems.push_back(
+          fmt::format("{} holds {}, no floating-point values (a quantised model?)", printable(held.name), stored_type_name(held.type)));
+    matched_[tensor.name] = found->second;
+  }
+  for (const auto& [name, place] : stored_)
+    if (!used.contains(name) && !is_buffer(name) && !(tied && name == head)) others.push_back(name);
+  if (!problems.empty())
+    throw Error(ExitCode::bad_data, "wrong tensors: " + some_of(problems), folder_.string(),
+                "use the config.json that belongs to these weights");
+  if (!missing.empty())
+    throw Error(ExitCode::bad_data, fmt::format("missing tensors: {}", some_of(missing)), folder_.string(),
+                "use the config.json that belongs to these weights, or " + std::string(again));
+  if (!others.empty())
+    throw Error(ExitCode::bad_data, fmt::format("tensors that the model does not have: {}", some_of(others)), folder_.string(),
+                "use the config.json that belongs to these weights");
+}
+
+const ModelWeights::Place& ModelWeights::place(const std::string& name) const {
+  const auto found = matched_.find(name);
+  BALEEN_CHECK(found != matched_.end(), "not matched", name);
+  return found->second;
+}
+
+void ModelWeights::read(const Placement& wanted, float* out) const {
+  BALEEN_CHECK(wanted.kind == StateKind::weight, wanted.name);
+  const Place& from = place(wanted.name);
+  const FileReader& file = readers_.at(from.file);
+  const StoredType type = from.tensor->type;
+  const std::size_t width = stored_type_bytes(type), begin = from.file->header().data_begin + from.tensor->begin;
+  constexpr std::int64_t block = std::int64_t{64} << 10;  // elements; stays in the cache between reading and converting
+  std::vector<std::byte> buffer;
+  const Placement whole{wanted.name, StateKind::weight, wanted.shape, Box::whole(wanted.shape), 0, from.tensor->elements()};
+  for_each_common_run(whole, wanted, [&](const Run& run) {
+    for (std::int64_t done = 0; done < run.count; done += block) {
+      const std::int64_t count = std::min(block, run.count - done);
+      const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width,
+                        bytes = static_cast<std::size_t>(count) * width;
+      float* const to = out + run.target + done;
+      if (type == StoredType::F32) {
+        file.read_at(offset, to, bytes);
+        continue;
+      }
+      buffer.resize(bytes);
+      file.read_at(offset, buffer.data(), bytes);
+      floats_from(type, buffer.data(), count, to);
+    }
+  });
+}
+
+ModelWeights::Stored ModelWeights::stored(const std::string& name) const {
+  const Place& from = place(name);
+  return {from.tensor->type, from.file->data(*from.tensor), &from.file->path(), from.file->header().data_begin + from.tensor->begin};
+}
+
+}  // namespace baleen::checkpoint
