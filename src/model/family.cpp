@@ -10,6 +10,7 @@ std::vector<UnitDescription> stage_units(const ModelConfig& config, const std::v
   const std::vector<UnitDescription> all = model_units(config);
   std::vector<UnitDescription> held;
   for (const StageLayers& stage : stages) {
+    const std::size_t first = held.size();
     if (stage.embedding) held.push_back(all.front());
     for (std::int64_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer)
       held.push_back(all[static_cast<std::size_t>(layer + 1)]);
@@ -18,6 +19,7 @@ std::vector<UnitDescription> stage_units(const ModelConfig& config, const std::v
       held.push_back(all.front());
       held.back().copy = true;
     }
+    for (std::size_t unit = first; unit < held.size(); ++unit) held[unit].chunk = static_cast<int>(&stage - stages.data());
   }
   slice_units(held, tensor);
   return held;

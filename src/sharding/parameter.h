@@ -70,6 +70,7 @@ struct UnitDescription {
   UnitKind kind = UnitKind::block;
   // Another pipeline stage holds the same unit, and that one counts: an embedding that the last stage's head is tied to.
   bool copy = false;
+  int chunk = 0;  // of the rank's pipeline chunks, the one that the unit belongs to
 };
 
 // Where a parameter lives: its unit, and its place in the unit's list.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace baleen {
 
@@ -19,6 +20,19 @@ std::vector<int> pool_slots(const std::vector<UnitDescription>& units, bool ends
     else
       slots.push_back(slot(unit.kind == UnitKind::embedding || ends_share ? embedding : head));
   }
+  return slots;
+}
+
+std::vector<int> chunk_slots(const std::vector<UnitDescription>& units) {
+  std::map<int, int> of_chunk;  // how many units each chunk has
+  std::vector<int> place;       // of a unit in its chunk
+  int most = 0;
+  for (const UnitDescription& unit : units) {
+    place.push_back(of_chunk[unit.chunk]++);
+    most = std::max(most, of_chunk[unit.chunk]);
+  }
+  std::vector<int> slots;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) slots.push_back(units[unit].chunk % 2 * most + place[unit]);
   return slots;
 }
 

@@ -13,6 +13,9 @@ namespace baleen {
 // The slot of each unit. Blocks take turns in two slots, so that one can be filled while the other is used. Embedding and head share a slot
 // where they are never in use together.
 std::vector<int> pool_slots(const std::vector<UnitDescription>& units, bool ends_share);
+// Under a pipeline: room for two whole chunks (one, where the rank has one), which chunks take turns in. What one micro-batch has gathered
+// serves the others that run on the chunk before another chunk needs the room.
+std::vector<int> chunk_slots(const std::vector<UnitDescription>& units);
 
 class UnitPool {
  public:

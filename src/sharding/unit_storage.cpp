@@ -44,7 +44,8 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
   weights_ = device.allocate("weights", weights * compute_bytes);
   const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
-  if (options.stage == 3) weight_pool_ = UnitPool(device, "weights pool", whole_weights, slots);
+  if (options.stage == 3)
+    weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
   if (options.kind != StorageKind::training) return;
   gradients_ = device.allocate("gradients", gradients * sizeof(float));
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);

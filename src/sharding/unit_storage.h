@@ -37,6 +37,7 @@ struct StorageOptions {
   int stage = 0;               // of ZeRO
   int shards = 1, shard = 0;
   bool offload = false;     // master weights and moments in host memory; the optimizer brings them over unit by unit
+  bool keeps_chunks = false;  // of gathered weights, under a pipeline: see chunk_slots
   bool ends_share = false;  // the first and the last unit are never in use together (an untied head)
 };
 

@@ -12,7 +12,8 @@
 namespace baleen {
 namespace {
 
-StorageOptions storage_options(const EngineOptions& options, const DataGroup& group) {
+StorageOptions storage_options(const EngineOptions& options, const EngineGroups& groups) {
+  const DataGroup& group = groups.data;
   return {.kind = options.storage,
           .compute = options.compute,
           .state = options.state,
@@ -20,6 +21,7 @@ StorageOptions storage_options(const EngineOptions& options, const DataGroup& gr
           .shards = group.reduce.size(),
           .shard = group.reduce.rank(),
           .offload = options.offload,
+          .keeps_chunks = groups.place.stages > 1,
           .ends_share = !options.model.tie_word_embeddings};
 }
 
@@ -54,7 +56,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       device_(options.device != nullptr ? options.device : create_cpu_device()),
       stream_(device_->create_stream()),
       layers_(own_layers(options, groups)),
-      units_(*device_, stage_units(options.model, layers_, tensor_rank(options, groups)), storage_options(options, groups.data)),
+      units_(*device_, stage_units(options.model, layers_, tensor_rank(options, groups)), storage_options(options, groups)),
       sharding_(groups.data, units_, options.reduction),
       tensor_(tensor_parallel(options, groups, sharding_.waits())),
       tokens_(zigzag(options, groups)),

@@ -104,8 +104,14 @@ void ParallelAxes::create_links(World& world, bool ring) {
 }
 
 std::uint64_t ParallelAxes::bytes_sent() const {
-  std::uint64_t bytes = links_ != nullptr ? links_->bytes_sent() : 0;
-  for (const auto& communicator : all_) bytes += communicator->bytes_sent();
+  std::uint64_t bytes = 0;
+  for (const auto& [name, sent] : bytes_by_communicator()) bytes += sent;
+  return bytes;
+}
+std::map<std::string, std::uint64_t> ParallelAxes::bytes_by_communicator() const {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const auto& communicator : all_) bytes[communicator->name()] += communicator->bytes_sent();
+  if (links_ != nullptr) bytes["pp activations and gradients"] += links_->bytes_sent();
   return bytes;
 }
 std::uint64_t ParallelAxes::busy_nanoseconds() const {

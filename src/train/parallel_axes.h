@@ -2,6 +2,7 @@
 // configuration implies.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,8 +30,9 @@ class ParallelAxes {
   // Every rank of the layout: what the run agrees over.
   Communicator& everyone() const { return *everyone_; }
   const EngineGroups& groups() const { return *groups_; }
-  // Of all of them, since construction.
+  // Of all of them, since construction; and by communicator ("dp", "dp (weights)", "tp", "cp", "pp activations and gradients", …).
   std::uint64_t bytes_sent() const;
+  std::map<std::string, std::uint64_t> bytes_by_communicator() const;
   std::uint64_t busy_nanoseconds() const;
 
  private:

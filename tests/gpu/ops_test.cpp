@@ -9,6 +9,7 @@
 #include "ops/rope.h"
 #include "ops/swiglu.h"
 #include "ops/update_decision.h"
+#include "ops/vocabulary_cross_entropy.h"
 
 namespace baleen::testing {
 namespace {
@@ -133,6 +134,39 @@ TEST_F(GpuOps, CrossEntropy) {
             return std::vector<Floats>{side.get(there), {static_cast<float>(side.get<double>(sum)[0])}};
           },
           "cross-entropy " + std::to_string(n) + " x " + std::to_string(v));
+  }
+}
+
+TEST_F(GpuOps, VocabularyCrossEntropy) {
+  for (const std::int64_t v : {std::int64_t{1}, std::int64_t{129}, std::int64_t{25129}, std::int64_t{75968}}) {
+    const std::int64_t n = 11, first = 40;
+    const Floats logits = random(n * v, 3.0f), scale = random(1), of_others = random(n * ops::vocabulary_statistics);
+    auto targets = random_indices(n, first + 2 * v);
+    targets[4] = ops::ignore_index;
+    targets[5] = static_cast<std::int32_t>(first + v - 1);
+    // Another rank's: a greatest logit, a sum above zero, and the target's logit where the target is not here.
+    Floats others = of_others;
+    for (std::int64_t i = 0; i < n; ++i) {
+      others[static_cast<std::size_t>(3 * i + 1)] = 1 + others[static_cast<std::size_t>(3 * i + 1)] * others[static_cast<std::size_t>(3 * i + 1)];
+      const std::int64_t own = targets[static_cast<std::size_t>(i)] - first;
+      if (own >= 0 && own < v) others[static_cast<std::size_t>(3 * i + 2)] = 0;
+    }
+    for (const bool backward : {false, true})
+      expect_equal(
+          [&](Side& side) {
+            const Tensor there = side.put(logits, {n, v}), sum = side.put(std::vector<double>{0.5}, {1}), at = side.put(targets, {n});
+            const Tensor factor = side.put(scale, {1}), mine = side.poisoned({n, 3}), all = side.put(Floats(static_cast<std::size_t>(6 * n)), {2, n, 3});
+            const Tensor theirs = side.put(others, {n, 3});
+            side.run([&](Context& context) {
+              ops::vocabulary_cross_entropy_statistics(context, mine, there, at, first);
+              if (context.stream.measuring()) return ops::vocabulary_cross_entropy(context, sum, there, all, at, first, factor);
+              context.stream.copy(all.data(), mine.data(), mine.bytes());
+              context.stream.copy(all.as<float>() + mine.elements(), theirs.data(), theirs.bytes());
+              ops::vocabulary_cross_entropy(context, sum, there, all, at, first, backward ? factor : Tensor());
+            });
+            return std::vector<Floats>{side.get(mine), side.get(there), {static_cast<float>(side.get<double>(sum)[0])}};
+          },
+          "vocabulary cross-entropy " + std::to_string(v));
   }
 }
 

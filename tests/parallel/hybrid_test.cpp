@@ -154,22 +154,39 @@ TEST(PipelineParallel, ActivationMemoryOfOneForwardOneBackwardDoesNotGrow) {
 
 // Ring attention: what a rank keeps falls as 1/cp, so that a sequence over one rank's budget runs on four.
 TEST(ContextParallel, MemoryFallsAsOneOverRanks) {
-  const auto activations = [](int ranks) {
+  constexpr std::int64_t tokens = 2048;
+  std::size_t budget = 0;
+  double loss_of_one = 0;
+  const auto activations = [&](int ranks) {
     std::size_t bytes = 0;
     run_ranks(ranks, [&](World& world) {
       Training training = on({.context = ranks});
       EngineOptions options = training.engine_options();
-      options.sequence_length = options.model.max_position_embeddings = 8192;
+      options.sequence_length = options.model.max_position_embeddings = tokens;
       options.micro_batch_size = 1;
       const ParallelAxes axes(world, training.layout.parallel(), training.model);
-      const Engine engine(options, axes.groups());
+      Engine engine(options, axes.groups());
       if (world.rank() == 0) bytes = engine.device().allocations().at("activations");
+      if (budget != 0 && bytes > budget) return;
+      std::vector<std::int32_t> inputs(tokens), targets(tokens);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        inputs[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t * 7 % vocabulary);
+        targets[static_cast<std::size_t>(t)] = static_cast<std::int32_t>((t + 1) * 7 % vocabulary);
+      }
+      engine.units().initialize_weights(11);
+      double loss = engine.gradients({inputs, targets, 1}, static_cast<double>(tokens));
+      axes.everyone().all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum).wait();
+      if (ranks == 1) loss_of_one = loss;
+      EXPECT_NEAR(loss, loss_of_one, 1e-6 * loss_of_one);
     });
     return static_cast<double>(bytes);
   };
   const double one = activations(1);
   EXPECT_NEAR(activations(2) / one, 1.0 / 2, 0.01);
-  EXPECT_NEAR(activations(4) / one, 1.0 / 4, 0.01);
+  budget = static_cast<std::size_t>(0.3 * one);
+  const double four = activations(4);
+  EXPECT_NEAR(four / one, 1.0 / 4, 0.01);
+  EXPECT_LT(four, static_cast<double>(budget));
 }
 
 }  // namespace
