@@ -3,12 +3,58 @@
 #include <algorithm>
 
 #include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
 #include "ops/vocabulary_cross_entropy.h"
 
 namespace baleen {
+namespace {
+
+// The head's products with rows of logits that may have more columns than the vocabulary: then a copy of the table takes part that has as
+// many rows, zeros, and its gradient is added to the table's at the end.
+class HeadProducts {
+ public:
+  HeadProducts(const LayerContext& context, const Linear& head, ParameterId weight, std::int64_t columns, bool weight_gradient)
+      : context_(context), head_(head), weight_(weight) {
+    if (columns == head.outputs()) return;
+    Stream& stream = context.ops.stream;
+    const Tensor whole = context.units.weight(weight);
+    table_ = context.scratch("head padded weight", whole.dtype(), {columns, head.inputs()});
+    stream.fill_zero(table_.data(), table_.bytes());
+    stream.copy(table_.data(), whole.data(), whole.bytes());
+    if (!weight_gradient || !context.units.parameter(weight).trainable) return;
+    d_table_ = context.scratch("head padded weight gradient", DType::f32, {columns, head.inputs()});
+    stream.fill_zero(d_table_.data(), d_table_.bytes());
+  }
+  void forward(const Tensor& logits, const Tensor& x) const {
+    if (!table_.defined()) return head_.forward(context_, logits, x);
+    ops::matmul(context_.ops, logits, x, ops::Matrix(table_).transpose());
+  }
+  void backward_input(const Tensor& d_x, const Tensor& d_logits) const {
+    if (!table_.defined()) return head_.backward_input(context_, d_x, d_logits);
+    ops::matmul(context_.ops, d_x, d_logits, table_);
+  }
+  void backward_weight(const Tensor& d_logits, const Tensor& x) const {
+    if (!table_.defined()) return head_.backward_weight(context_, d_logits, x);
+    if (d_table_.defined()) ops::matmul(context_.ops, d_table_, ops::Matrix(d_logits).transpose(), x, /*accumulate=*/true);
+  }
+  void finish() const {
+    if (!d_table_.defined()) return;
+    const Tensor gradient = context_.units.gradient(weight_);
+    ops::add(context_.ops, gradient, gradient, d_table_.rows(0, head_.outputs()));
+  }
+
+ private:
+  const LayerContext& context_;
+  const Linear& head_;
+  ParameterId weight_;
+  Tensor table_, d_table_;  // undefined: not padded
+};
+
+}  // namespace
 
 HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight)
-    : head_(units, {weight}),
+    : weight_(weight),
+      head_(units, {weight}),
       vocabulary_(units.parameter(weight).shape[0]),
       first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]) {}
 
@@ -26,7 +72,7 @@ std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t toke
   return std::min(rows, tokens);
 }
 
-std::int64_t HeadLoss::row_elements(const LayerContext& context) const {
+std::int64_t HeadLoss::padded_outputs(const LayerContext& context) const {
   constexpr std::int64_t aligned = 64;
   const bool pads = context.ops.stream.kind() == DeviceKind::gpu && !context.tensor.active();
   return pads ? (head_.outputs() + aligned - 1) / aligned * aligned : head_.outputs();
@@ -51,10 +97,11 @@ void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const T
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
-  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, row_elements(context)});
+  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, padded_outputs(context)});
+  const HeadProducts products(context, head_, weight_, logits.size(1), /*weight_gradient=*/false);
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
-    head_.forward(context, logits.rows(0, count), all.rows(begin, count));
+    products.forward(logits.rows(0, count), all.rows(begin, count));
     cross_entropy(context, loss_sum, logits.rows(0, count), targets.rows(begin, count), Tensor());
   }
 }
@@ -65,15 +112,17 @@ void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();
   const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
-  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, row_elements(context)});
+  const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, padded_outputs(context)});
+  const HeadProducts products(context, head_, weight_, logits.size(1), halves.weight);
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
     const std::int64_t count = std::min(rows, tokens - begin);
     const Tensor chunk = logits.rows(0, count), input = all.rows(begin, count);
-    head_.forward(context, chunk, input);
+    products.forward(chunk, input);
     cross_entropy(context, loss_sum, chunk, targets.rows(begin, count), gradient_scale);
-    if (halves.input) head_.backward_input(context, d_all.rows(begin, count), chunk);
-    if (halves.weight) head_.backward_weight(context, chunk, input);
+    if (halves.input) products.backward_input(d_all.rows(begin, count), chunk);
+    if (halves.weight) products.backward_weight(chunk, input);
   }
+  products.finish();
   if (halves.input) context.tensor.sum(context.ops, d_x, d_all);
 }
 

@@ -27,13 +27,14 @@ class HeadLoss {
   void logits(const LayerContext& context, const Tensor& out, const Tensor& x) const { head_.forward(context, out, x); }
 
  private:
-  // From one row of a chunk's logits to the next. Products of a GPU take twice as long where rows begin at odd addresses (GPT-2's 50,257).
-  std::int64_t row_elements(const LayerContext& context) const;
+  // Columns of a chunk's logits. A GPU's products with GPT-2's 50,257 take twice as long as with the next multiple of 64.
+  std::int64_t padded_outputs(const LayerContext& context) const;
   std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens) const;
   // Of a chunk of logits; gradient_scale undefined: the loss alone.
   void cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                      const Tensor& gradient_scale) const;
 
+  ParameterId weight_;
   Linear head_;
   std::int64_t vocabulary_, first_;  // V, and the first row that this rank has
 };

@@ -22,8 +22,8 @@ void cross_entropy_forward_backward(Stream& stream, const Tensor& loss_sum, cons
 // loss_sum [1] fp64 += Σ over the valid targets of -log softmax(logits)[target] (token losses in fp32, summed in fp64 in row order on
 // the CPU, in an order that depends on n alone on the GPU). logits [n, V], targets [n] int32 in [0, V) or ignore_index. The GPU cannot
 // report another target: its loss and gradients become NaN.
-// `vocabulary`, on the GPU alone: only so many columns are logits; what is behind them, to begin rows at aligned addresses, is not looked at
-// and is left with any values. 0: all columns.
+// `vocabulary`, on the GPU alone: only so many columns are logits; those behind, which fill rows up to a size that products like, are not
+// looked at, and have the gradient 0. 0: all columns.
 inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                                   std::int64_t vocabulary = 0) {
   const Arena::Scope scope(context.scratch);

@@ -170,7 +170,7 @@ TEST_F(GpuOps, VocabularyCrossEntropy) {
   }
 }
 
-// Rows that begin at aligned addresses, with what is no number behind each.
+// Rows that are filled up, with what is no number.
 TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
   for (const std::int64_t v : {std::int64_t{2}, std::int64_t{257}, std::int64_t{1024}, std::int64_t{50257}, std::int64_t{151937}}) {
     const std::int64_t n = 9, padded = (v + 63) / 64 * 64;
@@ -194,7 +194,10 @@ TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
             });
             const Floats after = side.get(there);
             Floats gradients;
-            for (std::int64_t i = 0; i < n; ++i) gradients.insert(gradients.end(), after.begin() + i * stride, after.begin() + i * stride + v);
+            for (std::int64_t i = 0; i < n; ++i) {
+              gradients.insert(gradients.end(), after.begin() + i * stride, after.begin() + i * stride + v);
+              for (std::int64_t pad = v; backward && pad < stride; ++pad) EXPECT_EQ(after[static_cast<std::size_t>(i * stride + pad)], 0.0f);
+            }
             return std::vector<Floats>{gradients, {static_cast<float>(side.get<double>(sum)[0])}};
           },
           "padded cross-entropy " + std::to_string(v));

@@ -80,6 +80,7 @@ TEST_F(GpuRingOps, AttentionMerge) {
 // Queries after all keys, keys that are the first part of each sequence: what the ring asks of attention, and no library's plain mask.
 TEST_F(GpuRingOps, AttentionWithoutAMask) {
   for (const auto& [queries, keys] : std::vector<std::pair<std::int64_t, std::int64_t>>{{64, 32}, {32, 64}, {30, 60}}) {
+    gpu->precision = DType::f32;
     ops::AttentionShape shape{.batch = 2, .query_length = queries, .key_length = keys, .heads = 4, .kv_heads = 2, .head_dim = 32};
     const std::int64_t held = std::max(queries, keys);  // of the keys' sequences
     shape.query_stride = shape.out_stride = 4 * 32;

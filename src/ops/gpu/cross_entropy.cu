@@ -59,7 +59,7 @@ __device__ SoftmaxSum block_sum(SoftmaxSum seen) {
   return seen;
 }
 
-// The columns from `valid` on, those of a row's last pack, are no logits.
+// The columns from `valid` on are no logits.
 template <class T, int W>
 __device__ void mask(Pack<T, W>& values, std::int64_t begin, std::int64_t valid) {
   if (begin + W <= valid) return;
@@ -67,15 +67,14 @@ __device__ void mask(Pack<T, W>& values, std::int64_t begin, std::int64_t valid)
     if (begin + j >= valid) values.at[j] = rounded<T>(-INFINITY);
 }
 
-// A block has one row of logits [n, V], which becomes its gradient when gradient_scale is there. Rows begin `stride` elements apart, and
-// `columns` is V rounded up to whole packs, of which `valid` = V are looked at. The first `kept` elements of the row stay in shared memory
-// between the passes; the rest is read again, most of it from the GPU's cache.
+// A block has one row of logits [n, columns], the first `valid` of them, which becomes its gradient when gradient_scale is there. The first
+// `kept` elements of the row stay in shared memory between the passes; the rest is read again, most of it from the GPU's cache.
 template <class T, int W, int Threads>
-__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t stride, std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses, T* logits,
+__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses, T* logits,
                                                        const std::int32_t* targets, const float* gradient_scale) {
   extern __shared__ uint4 shared[];
   T* const copy = reinterpret_cast<T*>(shared);
-  T* const row = logits + blockIdx.x * stride;
+  T* const row = logits + blockIdx.x * columns;
   const std::int32_t target = targets[blockIdx.x];
   if (target == ignore_index) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
@@ -113,6 +112,7 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t stride, std:
 #pragma unroll 4
     for (std::int64_t i = begin + threadIdx.x * W; i < end; i += Threads * W) {
       Pack<T, W> values = load<T, W>(from + i);
+      mask(values, i, valid);
       for (int j = 0; j < W; ++j) values.at[j] = rounded<T>(share * power_of_two<T>(as_float(values.at[j]) * log2_e - greatest));
       store(row + i, values);
     }
@@ -136,16 +136,15 @@ __global__ void add_losses(std::int64_t rows, double* loss_sum, const float* los
 void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale,
                    std::int64_t vocabulary, void* workspace) {
   BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
-  const std::int64_t rows = logits.size(0), stride = logits.size(1), valid = vocabulary == 0 ? stride : vocabulary;
-  BALEEN_CHECK(valid <= stride, valid, stride);
+  const std::int64_t rows = logits.size(0), columns = logits.size(1), valid = vocabulary == 0 ? columns : vocabulary;
+  BALEEN_CHECK(valid <= columns, valid, columns);
   if (rows == 0) return;
   auto* losses = static_cast<float*>(workspace);
   const gpuStream_t native = native_stream(stream);
   for_element_type(logits.dtype(), "cross-entropy", [&](auto zero) {
     using T = decltype(zero);
-    for_width<T>(stride, {logits.data()}, [&](auto width) {
+    for_width<T>(columns, {logits.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      const std::int64_t columns = (valid + W - 1) / W * W;
       // Two blocks share a multiprocessor where both rows fit beside each other.
       constexpr std::int64_t one = 224 * 1024 / sizeof(T), two = 110 * 1024 / sizeof(T);
       const auto launch = [&](auto threads, std::int64_t room) {
@@ -153,7 +152,7 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
         const std::int64_t kept = std::min(columns, room);
         const auto bytes = static_cast<std::size_t>((kept * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16);
         gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "cross-entropy's shared memory");
-        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(stride, columns, valid, kept, losses, logits.as<T>(),
+        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(columns, valid, kept, losses, logits.as<T>(),
                                                                                  targets.as<std::int32_t>(), gradient_scale);
       };
       if (columns <= two)
