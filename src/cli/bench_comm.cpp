@@ -14,10 +14,9 @@ namespace baleen::cli {
 namespace {
 
 void check_backend(const std::string& backend) {
-  if (backend == "shm") return;
-  const bool known = backend == "mpi" || backend == "nccl";
-  throw Error(ExitCode::bad_config, known ? fmt::format("backend '{}' is not in this build", backend) : fmt::format("no backend named '{}'", backend),
-              "--backend", "use --backend shm");
+  if (backend == "shm" || backend == "mpi") return;
+  throw Error(ExitCode::bad_config, backend == "nccl" ? fmt::format("backend '{}' is not in this build", backend) : fmt::format("no backend named '{}'", backend),
+              "--backend", "use --backend shm, or mpi under mpirun");
 }
 
 nlohmann::ordered_json as_json(const BenchCommArguments& arguments, int ranks, const std::vector<BenchmarkRow>& rows) {
@@ -46,6 +45,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   RankedCommand command;
   command.ranks = ranks;
   command.threads = 1;
+  command.backend = arguments.backend;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);

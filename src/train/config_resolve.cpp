@@ -25,7 +25,7 @@ void refuse_missing_features(const Config& config) {
   refuse(config.parallelism.context != 1, "parallelism.context", "set parallelism.context = 1 and use data parallelism");
   refuse(config.parallelism.pipeline != 1, "parallelism.pipeline", "set parallelism.pipeline = 1 and use data parallelism");
   refuse(config.parallelism.virtual_stages != 1, "parallelism.virtual_stages", "set parallelism.virtual_stages = 1");
-  refuse(config.comm.backend == "mpi" || config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\" or \"shm\"");
+  refuse(config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\", \"shm\" or \"mpi\"");
   refuse(config.checkpoint.export_hf, "checkpoint.export_hf", "set checkpoint.export_hf = false");
   refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
 }

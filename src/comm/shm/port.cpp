@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "comm/shm/futex.h"
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 
 namespace baleen::shm {
 namespace {

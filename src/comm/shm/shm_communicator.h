@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 #include "comm/shm/port.h"
 #include "comm/shm/tenancy.h"
 

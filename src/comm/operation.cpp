@@ -1,6 +1,8 @@
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 
-namespace baleen::shm {
+#include "base/hash.h"
+
+namespace baleen {
 namespace {
 
 const char* kind_name(OperationKind kind) {
@@ -80,4 +82,8 @@ std::string describe(const OperationTag& tag) {
   return out;
 }
 
-}  // namespace baleen::shm
+std::uint64_t group_signature(const std::vector<int>& ranks, const std::string& name, std::uint64_t call) {
+  return hash_bytes(ranks.data(), ranks.size() * sizeof(int), hash_bytes(name.data(), name.size(), call)) | 1;
+}
+
+}  // namespace baleen
