@@ -23,12 +23,16 @@ MPI_Op make() {
 
 }  // namespace
 
-void check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
+std::string error_text(int status) {
   std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
   int length = 0;
   MPI_Error_string(status, text.data(), &length);
-  throw Error(ExitCode::rank_failed, std::string("MPI: ") + text.data(), call, "see what mpirun printed; run the same command again: it resumes");
+  return text.data();
+}
+
+void check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  throw Error(ExitCode::rank_failed, "MPI: " + error_text(status), call, "see what mpirun printed; run the same command again: it resumes");
 }
 
 MPI_Datatype reduction_type(DType dtype) {

@@ -10,11 +10,14 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <string>
 
 #include "comm/communicator.h"
 
 namespace baleen::mpi {
 
+// What MPI says about a status.
+std::string error_text(int status);
 // Throws Error(rank_failed) naming the call when it did not succeed.
 void check(int status, const char* call);
 
