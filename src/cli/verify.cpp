@@ -51,7 +51,7 @@ void print_table(const VerifyReport& report, const std::vector<Refused>& refused
 std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks, std::vector<Refused>& refused) {
   std::vector<ParallelLayout> runnable;
   for (const ParallelLayout& layout : arguments.all ? all_layouts(ranks) : parse_layouts(arguments.layouts)) {
-    std::string reason = layout_refusal(layout, config.model, config.training.sequence_length, config.training.micro_batch_size);
+    std::string reason = layout_refusal(layout, config.model, config.training.sequence_length);
     if (reason.empty() && layout.ranks() > ranks) reason = fmt::format("it needs {} ranks, there are {}", layout.ranks(), ranks);
     if (reason.empty()) {
       runnable.push_back(layout);
@@ -59,7 +59,7 @@ std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, con
       refused.push_back({layout, reason});
     } else {
       throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layouts",
-                  layout.ranks() > ranks ? fmt::format("start it with --ranks {}", layout.ranks()) : "the nearest layout that runs is dp=" + std::to_string(layout.ranks()));
+                  layout.ranks() > ranks ? fmt::format("start it with --ranks {}", layout.ranks()) : "the nearest layouts that run: " + nearest_layouts(layout, config.model, config.training.sequence_length));
     }
   }
   return runnable;

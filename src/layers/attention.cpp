@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "layers/ring_attention.h"
 #include "ops/head_norm.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -74,10 +75,26 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
     normalise(context, saved.qkv, saved.norms);
   }
   rotate(context, sequences, saved.qkv, /*inverse=*/false);
-  ops::attention_forward(context.ops, shape(sequences), saved.out, saved.lse, query_of(saved.qkv), key_of(saved.qkv), value_of(saved.qkv),
-                         sequences.document_begin);
+  attend(context, sequences, saved);
   output_projection_.forward(context, y, saved.out);
   return saved;
+}
+
+void Attention::attend(const LayerContext& context, const Sequences& sequences, const Saved& saved) const {
+  const Tensor q = query_of(saved.qkv), k = key_of(saved.qkv), v = value_of(saved.qkv);
+  if (context.ring == nullptr)
+    return ops::attention_forward(context.ops, shape(sequences), saved.out, saved.lse, q, k, v, sequences.document_begin);
+  BALEEN_CHECK(!sequences.document_begin.defined(), "packed documents under context parallelism");
+  context.ring->forward(context.ops, shape(sequences), saved.out, saved.lse, q, k, v);
+}
+
+void Attention::attend_backward(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_qkv,
+                                const Tensor& d_heads) const {
+  const Tensor q = query_of(saved.qkv), k = key_of(saved.qkv), v = value_of(saved.qkv);
+  const Tensor d_q = query_of(d_qkv), d_k = key_of(d_qkv), d_v = value_of(d_qkv);
+  if (context.ring == nullptr)
+    return ops::attention_backward(context.ops, shape(sequences), d_q, d_k, d_v, d_heads, q, k, v, saved.out, saved.lse, sequences.document_begin);
+  context.ring->backward(context.ops, shape(sequences), d_q, d_k, d_v, d_heads, q, k, v, saved.out, saved.lse);
 }
 
 void Attention::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const {
@@ -120,9 +137,7 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
     const Arena::Scope scope(context.ops.scratch);
     const Tensor d_heads = context.scratch("attention d_heads", saved.qkv.dtype(), {tokens, dimensions_.query_columns()});
     output_projection_.backward_input(context, d_heads, gradients.d_out);
-    ops::attention_backward(context.ops, shape(sequences), query_of(gradients.d_qkv), key_of(gradients.d_qkv), value_of(gradients.d_qkv),
-                            d_heads, query_of(saved.qkv), key_of(saved.qkv), value_of(saved.qkv), saved.out, saved.lse,
-                            sequences.document_begin);
+    attend_backward(context, sequences, saved, gradients.d_qkv, d_heads);
   }
   rotate(context, sequences, gradients.d_qkv, /*inverse=*/true);
   if (norm_) {

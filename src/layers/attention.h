@@ -59,6 +59,9 @@ class Attention {
 
  private:
   ops::AttentionShape shape(const Sequences& sequences) const;
+  // The attention itself, of the projected tokens; round the ring where ranks share sequences.
+  void attend(const LayerContext& context, const Sequences& sequences, const Saved& saved) const;
+  void attend_backward(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_qkv, const Tensor& d_heads) const;
   // The columns of q, k or v in a fused [N, (H + 2·Hkv)·D] tensor, as [N, heads, D].
   Tensor query_of(const Tensor& qkv) const;
   Tensor key_of(const Tensor& qkv) const;

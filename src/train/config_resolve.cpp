@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/gpu.h"
 #include "train/config.h"
+#include "train/layout.h"
 
 namespace baleen {
 namespace {
@@ -22,9 +23,6 @@ void refuse_missing_features(const Config& config) {
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
-  refuse(config.parallelism.context != 1, "parallelism.context", "set parallelism.context = 1 and use data parallelism");
-  refuse(config.parallelism.pipeline != 1, "parallelism.pipeline", "set parallelism.pipeline = 1 and use data parallelism");
-  refuse(config.parallelism.virtual_stages != 1, "parallelism.virtual_stages", "set parallelism.virtual_stages = 1");
   refuse(config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\", \"shm\" or \"mpi\"");
   refuse(config.checkpoint.export_hf, "checkpoint.export_hf", "set checkpoint.export_hf = false");
   refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
@@ -60,6 +58,11 @@ void resolve_layout(Config& config, int world) {
   if (p.data * others != world)
     reject(config, fmt::format("parallelism: the degrees need {} ranks, but there are {}", p.data * others, world),
            fmt::format("start {} ranks (--ranks {}), or set parallelism.data = -1", p.data * others, p.data * others));
+
+  const ParallelLayout layout = layout_of(p);
+  if (const std::string reason = layout_refusal(layout, config.model, config.training.sequence_length); !reason.empty())
+    reject(config, fmt::format("[parallelism] {}: {}", layout.text(), reason),
+           "the nearest layouts that run: " + nearest_layouts(layout, config.model, config.training.sequence_length));
 
   TrainingConfig& t = config.training;
   const std::int64_t per_micro_step = t.micro_batch_size * p.data * p.replicate;

@@ -22,9 +22,27 @@ StorageOptions storage_options(const EngineOptions& options, const DataGroup& gr
           .ends_share = !options.model.tie_word_embeddings};
 }
 
+std::vector<StageLayers> own_layers(const EngineOptions& options, const EngineGroups& groups) {
+  const PipelinePlace& place = groups.place;
+  if (place.stages == 1) return {StageLayers::whole(options.model)};
+  return stages_of(cut_stages(options.model, options.sequence_length, place.stages * place.virtual_stages), place);
+}
+
 TensorRank tensor_rank(const EngineOptions& options, const EngineGroups& groups) {
   if (groups.tensor == nullptr) return {};
   return {groups.tensor->rank(), groups.tensor->size(), options.sequence_parallel};
+}
+
+TensorParallel tensor_parallel(const EngineOptions& options, const EngineGroups& groups, CommWaits& waits) {
+  return groups.tensor == nullptr ? TensorParallel() : TensorParallel(*groups.tensor, options.sequence_parallel, waits);
+}
+
+ZigZag zigzag(const EngineOptions& options, const EngineGroups& groups) {
+  return groups.ring == nullptr ? ZigZag(1, 0, options.sequence_length) : ZigZag(groups.ring->size(), groups.ring->rank(), options.sequence_length);
+}
+
+std::optional<RingAttention> ring_attention(const EngineGroups& groups) {
+  return groups.ring == nullptr ? std::nullopt : std::optional<RingAttention>(std::in_place, *groups.ring, *groups.ring_gradients);
 }
 
 }  // namespace
@@ -34,103 +52,120 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       groups_(groups),
       device_(options.device != nullptr ? options.device : create_cpu_device()),
       stream_(device_->create_stream()),
-      units_(*device_, stage_units(options.model, {StageLayers::whole(options.model)}, tensor_rank(options, groups)), storage_options(options, groups.data)),
-      stage_(options.model, units_, options.recompute),
+      layers_(own_layers(options, groups)),
+      units_(*device_, stage_units(options.model, layers_, tensor_rank(options, groups)), storage_options(options, groups.data)),
       sharding_(groups.data, units_, options.reduction),
-      context_{*stream_, scratch_} {
-  if (groups.tensor != nullptr) tensor_ = TensorParallel(*groups.tensor, options.sequence_parallel, sharding_.waits());
-  const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
-  if (!table.held_whole()) first_id_ = table.held.begin[0];
-  ids_here_ = table.held_shape()[0];
+      tensor_(tensor_parallel(options, groups, sharding_.waits())),
+      tokens_(zigzag(options, groups)),
+      rows_(tokens_.rows(options.micro_batch_size)),
+      ring_(ring_attention(groups)),
+      context_{*stream_, scratch_},
+      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
   if (options.threads > 0) ops::set_threads(options.threads);
-  plan_memory();
+  if (layers_.front().embedding) {
+    const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
+    if (!table.held_whole()) first_id_ = table.held.begin[0];
+    ids_here_ = table.held_shape()[0];
+  }
+  const bool training = options.storage == StorageKind::training;
+  Sequences sequences;
+  sequences.batch = options.micro_batch_size;
+  sequences.length = tokens_.local_length();
+  planned_ = work_.measure(*device_, sequences, training, options.schedule == ScheduleKind::zero_bubble && groups.place.stages > 1);
+  scratch_memory_ = device_->allocate("scratch", planned_.scratch);
+  scratch_.bind(scratch_memory_.data(), scratch_memory_.bytes());
+  create_tables();
+  executor(training ? options.micro_batches : 1, training);
+}
 
-  // The micro-batch and the tables live as long as the engine.
-  const std::int64_t batch = options.micro_batch_size, length = options.sequence_length, tokens = batch * length;
-  const RopeTable rotary = make_rope_table(options.model, length);
-  const std::int64_t half = rope_columns(options.model);
+void Engine::create_tables() {
+  const std::int64_t batch = options_.micro_batch_size, length = options_.sequence_length;
+  const std::vector<std::int32_t> positions = tokens_.positions(batch);
+  const RopeTable rotary = make_rope_table(options_.model, length);
+  const std::int64_t half = rope_columns(options_.model);
   Arena fixed;
   const auto layout = [&] {
-    micro_batch_.sequences = {batch, length, allocate(fixed, "positions", DType::i32, {tokens}),
-                              allocate(fixed, "rotary cosines", DType::f32, {length, half}),
-                              allocate(fixed, "rotary sines", DType::f32, {length, half}), Tensor()};
-    micro_batch_.ids = allocate(fixed, "ids", DType::i32, {tokens});
-    micro_batch_.targets = allocate(fixed, "targets", DType::i32, {tokens});
-    loss_sum_ = allocate(fixed, "loss sum", DType::f64, {1});
-    gradient_scale_ = allocate(fixed, "gradient scale", DType::f32, {1});
+    shared_.sequences = {batch, tokens_.local_length(), allocate(fixed, "positions", DType::i32, {static_cast<std::int64_t>(positions.size())}),
+                         allocate(fixed, "rotary cosines", DType::f32, {length, half}),
+                         allocate(fixed, "rotary sines", DType::f32, {length, half}), Tensor()};
+    shared_.loss.sum = allocate(fixed, "loss sum", DType::f64, {1});
+    shared_.loss.gradient_scale = allocate(fixed, "gradient scale", DType::f32, {1});
   };
   layout();
   fixed_memory_ = device_->allocate("batch and tables", fixed.peak());
   fixed.release(0);
   fixed.bind(fixed_memory_.data(), fixed_memory_.bytes());
   layout();
-  stream_->copy(micro_batch_.sequences.cosines.data(), rotary.cosines.data(), rotary.cosines.size() * sizeof(float));
-  stream_->copy(micro_batch_.sequences.sines.data(), rotary.sines.data(), rotary.sines.size() * sizeof(float));
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
-  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(length));
-  stream_->copy(micro_batch_.sequences.positions.data(), positions.data(), positions.size() * sizeof(std::int32_t));
+  const Sequences& sequences = shared_.sequences;
+  stream_->copy(sequences.cosines.data(), rotary.cosines.data(), rotary.cosines.size() * sizeof(float));
+  stream_->copy(sequences.sines.data(), rotary.sines.data(), rotary.sines.size() * sizeof(float));
+  stream_->copy(sequences.positions.data(), positions.data(), positions.size() * sizeof(std::int32_t));
   stream_->synchronize();
 }
 
-void Engine::plan_memory() {
-  const auto measuring = device_->create_measuring_stream();
-  Arena scratch, saved;
-  ops::Context context{*measuring, scratch};
-  const LayerContext layers{context, units_, saved, tensor_};
-  const std::int64_t batch = options_.micro_batch_size, length = options_.sequence_length, tokens = batch * length;
-  micro_batch_.sequences.batch = batch;
-  micro_batch_.sequences.length = length;
-  micro_batch_.ids = micro_batch_.targets = Tensor(nullptr, DType::i32, {tokens});
-  if (options_.storage == StorageKind::training) run_micro_batch(Pass::gradients, layers);
-  run_micro_batch(Pass::loss, layers);
-
-  saved_memory_ = device_->allocate("activations", saved.peak());
-  scratch_memory_ = device_->allocate("scratch", scratch.peak());
-  saved_.bind(saved_memory_.data(), saved_memory_.bytes());
-  scratch_.bind(scratch_memory_.data(), scratch_memory_.bytes());
-  for (const auto& [name, bytes] : saved.peak_by_name()) planned_["activations: " + name] += bytes;
-  for (const auto& [name, bytes] : scratch.peak_by_name()) planned_["scratch: " + name] += bytes;
+PipelineExecutor& Engine::executor(std::int64_t micro_batches, bool training) {
+  std::unique_ptr<PipelineExecutor>& found = executors_[{micro_batches, training}];
+  if (found != nullptr) return *found;
+  const PipelinePlace& place = groups_.place;
+  const int count = static_cast<int>(micro_batches);
+  Schedule schedule = training ? make_schedule(place.stages > 1 ? options_.schedule : ScheduleKind::one_f_one_b, place.stages, place.virtual_stages, count)
+                               : make_forward_schedule(place.stages, place.virtual_stages, count);
+  const auto tokens = static_cast<std::int64_t>(rows_.size());
+  const BoundaryShape shape{tensor_.part_rows(tokens), options_.model.hidden_size, options_.compute};
+  // A staged communicator's receive blocks the host until the message is there.
+  const PipelineExecutor::Options executor_options{.prefetch = device_->kind() == DeviceKind::cpu};
+  found = std::make_unique<PipelineExecutor>(std::move(schedule), place.stage, shape, *device_, *stream_, groups_.links, executor_options);
+  slots_ = std::max(slots_, found->plan().saved_slots);
+  work_.reserve(*device_, slots_, planned_.saved, tokens);
+  return *found;
 }
 
 std::map<std::string, std::size_t> Engine::named_allocations() const {
   std::map<std::string, std::size_t> all = device_->allocations();
   all.erase("activations");
   all.erase("scratch");
-  all.insert(planned_.begin(), planned_.end());
+  for (const auto& [name, bytes] : planned_.saved_by_name) all["activations: " + name] += static_cast<std::size_t>(slots_) * bytes;
+  for (const auto& [name, bytes] : planned_.scratch_by_name) all["scratch: " + name] += bytes;
   return all;
 }
 
-void Engine::run_micro_batch(Pass pass, const LayerContext& layers) {
-  const Arena::Scope scope(layers.saved);
-  Sharding::Pass access(sharding_, layers.ops);
-  const Stage::Saved saved = stage_.forward(layers, micro_batch_, access);
-  if (pass == Pass::gradients)
-    stage_.backward(layers, micro_batch_, saved, {loss_sum_, gradient_scale_}, access);
-  else
-    stage_.loss(layers, micro_batch_, saved, loss_sum_, access);
+void Engine::stage(std::span<const std::int32_t> values, std::int64_t first, std::int32_t missing) {
+  const std::int64_t begin = first * options_.sequence_length, end = static_cast<std::int64_t>(values.size());
+  staged_.clear();
+  for (const std::int64_t row : rows_)
+    staged_.push_back(begin + row < end ? values[static_cast<std::size_t>(begin + row)] : missing);
 }
 
-void Engine::load_micro_batch(const HostBatch& batch, std::int64_t first) {
-  const std::int64_t length = options_.sequence_length, elements = options_.micro_batch_size * length;
-  const std::int64_t begin = first * length, count = std::clamp<std::int64_t>(batch.sequences * length - begin, 0, elements);
-  local_ids_.assign(static_cast<std::size_t>(elements), 0);
-  std::copy_n(batch.inputs.begin() + (count > 0 ? begin : 0), count, local_ids_.begin());
+void Engine::load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids) {
+  stage(batch.inputs, first, 0);
   if (tensor_.active())
-    for (std::int32_t& id : local_ids_) {
+    for (std::int32_t& id : staged_) {
       const std::int64_t row = id - first_id_;
       id = row >= 0 && row < ids_here_ ? static_cast<std::int32_t>(row) : ops::absent_id;
     }
-  stream_->copy(micro_batch_.ids.data(), local_ids_.data(), local_ids_.size() * sizeof(std::int32_t));
-  if (count > 0) stream_->copy(micro_batch_.targets.data(), batch.targets.data() + begin, static_cast<std::size_t>(count) * sizeof(std::int32_t));
-  if (count == elements) return;
-  const std::vector<std::int32_t> ignored(static_cast<std::size_t>(elements - count), ops::ignore_index);
-  stream_->copy(micro_batch_.targets.rows(count, elements - count).data(), ignored.data(), ignored.size() * sizeof(std::int32_t));
-  stream_->synchronize();
+  stream_->copy(ids.data(), staged_.data(), ids.bytes());
+}
+
+void Engine::load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets) {
+  stage(batch.targets, first, ops::ignore_index);
+  stream_->copy(targets.data(), staged_.data(), targets.bytes());
+}
+
+void Engine::run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::Pass pass) {
+  PipelineExecutor& runner = executor(micro_batches, pass == ModelWork::Pass::gradients);
+  stream_->fill_zero(shared_.loss.sum.data(), shared_.loss.sum.bytes());
+  work_.begin(pass, runner.schedule(), runner.plan(), shared_, [&](int micro_batch, const Tensor& ids, const Tensor& targets) {
+    const std::int64_t first = micro_batch * options_.micro_batch_size;
+    if (ids.defined()) load_ids(batch, first, ids);
+    if (targets.defined()) load_targets(batch, first, targets);
+  });
+  runner.run(work_);
+  last_ = &runner;
 }
 
 double Engine::counted_loss() {
   double loss_sum = 0;
-  stream_->copy(&loss_sum, loss_sum_.data(), sizeof loss_sum);
+  stream_->copy(&loss_sum, shared_.loss.sum.data(), sizeof loss_sum);
   stream_->synchronize();
   return groups_.data.counts_losses ? loss_sum : 0;
 }
@@ -139,26 +174,21 @@ double Engine::gradients(const HostBatch& batch, double valid_tokens) {
   BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
   const double share = options_.reduction == ReduceOp::avg ? groups_.data.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
-  GradientReduction& reduction = sharding_.gradients();
-  reduction.begin_step(*stream_);
-  stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
-  stream_->copy(gradient_scale_.data(), &scale, sizeof scale);
-  for (std::int64_t first = 0; first < batch.sequences; first += options_.micro_batch_size) {
-    reduction.begin_micro_step(first + options_.micro_batch_size == batch.sequences);
-    load_micro_batch(batch, first);
-    run_micro_batch(Pass::gradients, layers());
-  }
-  reduction.wait(context_);
+  sharding_.gradients().begin_step(*stream_);
+  stream_->copy(shared_.loss.gradient_scale.data(), &scale, sizeof scale);
+  run(batch, micro_steps(batch.sequences), ModelWork::Pass::gradients);
+  sharding_.gradients().wait(context_);
   return counted_loss();
 }
 
 double Engine::loss(const HostBatch& batch, std::int64_t micro_steps) {
-  stream_->fill_zero(loss_sum_.data(), loss_sum_.bytes());
-  for (std::int64_t step = 0; step < micro_steps; ++step) {
-    load_micro_batch(batch, step * options_.micro_batch_size);
-    run_micro_batch(Pass::loss, layers());
-  }
+  run(batch, micro_steps, ModelWork::Pass::loss);
   return counted_loss();
+}
+
+double Engine::bubble_fraction() const {
+  if (groups_.stages == nullptr || last_ == nullptr) return 0;
+  return baleen::bubble_fraction(*groups_.stages, last_->times());
 }
 
 }  // namespace baleen

@@ -1,9 +1,10 @@
-// One rank's device, memory and model: the gradients of its share of a global batch, the loss of any sequences.
+// One rank's device, memory and layers: the gradients of its share of a global batch, the loss of any sequences.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,8 +12,11 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
-#include "model/stage.h"
+#include "layers/ring_attention.h"
+#include "layers/zigzag.h"
+#include "pipeline/executor.h"
 #include "sharding/sharding.h"
+#include "train/model_work.h"
 
 namespace baleen {
 
@@ -28,12 +32,19 @@ struct EngineOptions {
   std::shared_ptr<Device> device = nullptr;              // none: the processor
   bool offload = false;                                  // states in host memory
   bool sequence_parallel = true;                         // where axis tp has several ranks
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
+  std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
 };
 
-// The communicators that an engine works over. Owns nothing.
+// The communicators that an engine works over, and its place in the pipeline. Owns nothing.
 struct EngineGroups {
   DataGroup data;
-  Communicator* tensor = nullptr;  // axis tp: activations; nullptr: one rank
+  Communicator* tensor = nullptr;   // axis tp: activations; nullptr: one rank
+  Communicator* ring = nullptr;     // axis cp: keys and values, and their gradients; nullptr: one rank
+  Communicator* ring_gradients = nullptr;
+  PipelineLinks* links = nullptr;   // to the stages before and behind; nullptr: one stage
+  Communicator* stages = nullptr;   // axis pp
+  PipelinePlace place = {};
 
   EngineGroups(DataGroup data_, Communicator* tensor_ = nullptr) : data(std::move(data_)), tensor(tensor_) {}  // NOLINT
   EngineGroups(Communicator& axis) : data(axis) {}                                                             // NOLINT
@@ -58,14 +69,13 @@ class Engine {
   // Every rank of the layout.
   Communicator& everyone() { return *groups_.data.everyone; }
 
-  // The gradients of this rank's `batch`, micro-batch by micro-batch (sequences: a multiple of the micro-batch), each unit reduced over the
-  // group as soon as a micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over the
-  // `valid_tokens` of the global batch. Returns this rank's Σ token losses; 0 where another rank counts the same.
+  // The gradients of this rank's `batch` (sequences: a multiple of the micro-batch), in the order of the schedule, each unit reduced over
+  // the group as soon as its last micro-batch has completed it. Afterwards UnitStorage::updated_gradients are those of the mean loss over
+  // the `valid_tokens` of the global batch. Returns this rank's Σ token losses; 0 where another rank counts the same.
   double gradients(const HostBatch& batch, double valid_tokens);
   // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the same).
   double loss(const HostBatch& batch, std::int64_t micro_steps);
   double loss(const HostBatch& batch) { return loss(batch, micro_steps(batch.sequences)); }
-
   // Micro-steps that so many sequences take.
   std::int64_t micro_steps(std::int64_t sequences) const { return (sequences + options_.micro_batch_size - 1) / options_.micro_batch_size; }
   // Whether this rank is the one, of those that read the same sequences, that counts their tokens.
@@ -79,38 +89,47 @@ class Engine {
     stream_->synchronize();
   }
 
-  // Nanoseconds the compute stream has waited for communication since construction.
+  // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
+  // The idle share of the last gradients() over all stages; 0 without a pipeline. Collective over axis pp.
+  double bubble_fraction() const;
   // Bytes of every named allocation; activations and scratch by their parts.
   std::map<std::string, std::size_t> named_allocations() const;
 
  private:
-  enum class Pass { gradients, loss };
-  LayerContext layers() { return {context_, units_, saved_, tensor_}; }
+  // The executor of a step of so many micro-batches, made when first asked for, with the memory that it needs.
+  PipelineExecutor& executor(std::int64_t micro_batches, bool training);
+  void create_tables();
+  void run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::Pass pass);
+  // This rank's tokens of the micro-batch that begins with sequence `first`, into staged_; `missing` where the batch has no more sequences.
+  void stage(std::span<const std::int32_t> values, std::int64_t first, std::int32_t missing);
+  void load_ids(const HostBatch& batch, std::int64_t first, const Tensor& ids);
+  void load_targets(const HostBatch& batch, std::int64_t first, const Tensor& targets);
   double counted_loss();
-  void run_micro_batch(Pass pass, const LayerContext& layers);
-  // The micro-batch that begins with sequence `first`; what the batch does not have is filled up with targets to ignore.
-  void load_micro_batch(const HostBatch& batch, std::int64_t first);
-  // Sizes the arenas by a dry run over every pass the storage allows.
-  void plan_memory();
 
   EngineOptions options_;
   EngineGroups groups_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
+  std::vector<StageLayers> layers_;  // by chunk of this rank
   UnitStorage units_;
-  Stage stage_;
   Sharding sharding_;
   TensorParallel tensor_;
-  std::int64_t first_id_ = 0, ids_here_ = 0;  // the rows of the embedding's table that this rank has
-  std::vector<std::int32_t> local_ids_;
-  Arena scratch_, saved_;
+  ZigZag tokens_;                   // which of a sequence's tokens this rank has
+  std::vector<std::int64_t> rows_;  // of the micro-batch's tokens, this rank's
+  std::optional<RingAttention> ring_;
+  Arena scratch_;
   ops::Context context_;
-  Buffer scratch_memory_, saved_memory_, fixed_memory_;
-  std::map<std::string, std::size_t> planned_;
-  // Fixed tensors: the micro-batch, the rotary tables, the loss sum [1] fp64 and the gradient scale [1] fp32.
-  MicroBatch micro_batch_;
-  Tensor loss_sum_, gradient_scale_;
+  ModelWork work_;
+  ModelWork::Memory planned_;
+  Buffer scratch_memory_, fixed_memory_;
+  // Positions and rotary tables, the loss sum [1] fp64 and the gradient scale [1] fp32.
+  ModelWork::Shared shared_;
+  std::int64_t first_id_ = 0, ids_here_ = 0;  // the rows of the embedding's table that this rank has
+  std::vector<std::int32_t> staged_;
+  int slots_ = 0;
+  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PipelineExecutor>> executors_;
+  const PipelineExecutor* last_ = nullptr;
 };
 
 }  // namespace baleen

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "base/error.h"
@@ -90,33 +91,57 @@ std::vector<ParallelLayout> parse_layouts(const std::string& text) {
 
 std::vector<ParallelLayout> all_layouts(std::int64_t ranks) {
   std::vector<ParallelLayout> layouts;
+  const auto add = [&](ParallelLayout layout) {
+    for (const std::int64_t zero : {0, 1, 2, 3}) {
+      layout.zero = zero;
+      layouts.push_back(layout);
+    }
+  };
   for (std::int64_t pp = 1; pp <= ranks; ++pp)
     for (std::int64_t tp = 1; pp * tp <= ranks; ++tp)
       for (std::int64_t cp = 1; pp * tp * cp <= ranks; ++cp)
         for (std::int64_t replicate = 1; pp * tp * cp * replicate <= ranks; ++replicate) {
           if (ranks % (pp * tp * cp * replicate) != 0) continue;
-          ParallelLayout layout;
-          layout.pp = pp;
-          layout.tp = tp;
-          layout.cp = cp;
-          layout.replicate = replicate;
-          layout.dp = ranks / (pp * tp * cp * replicate);
-          for (const std::int64_t zero : {0, 1, 2, 3}) {
-            layout.zero = zero;
-            layouts.push_back(layout);
+          ParallelLayout layout{.dp = ranks / (pp * tp * cp * replicate), .replicate = replicate, .tp = tp, .cp = cp, .pp = pp};
+          add(layout);
+          if (pp == 1) continue;
+          for (const char* schedule : {"gpipe", "interleaved", "zero-bubble"}) {
+            layout.schedule = schedule;
+            layout.virtual_stages = layout.schedule == "interleaved" ? 2 : 1;
+            add(layout);
           }
         }
   return layouts;
 }
 
-std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length, std::int64_t micro_batch_size) {
-  const auto refuse = [](const char* what) { return fmt::format("{} is not available in this build", what); };
+std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length) {
   if (std::string reason = tensor_refusal(model, static_cast<int>(layout.tp)); !reason.empty()) return reason;
-  if (layout.cp != 1) return refuse("context parallelism");
-  if (layout.pp != 1 || layout.virtual_stages != 1) return refuse("pipeline parallelism");
-  if (sequence_length * micro_batch_size / layout.cp % layout.tp != 0)
-    return fmt::format("sequences of {} tokens cannot be divided by tp = {}", sequence_length / layout.cp, layout.tp);
+  if (layout.cp != 1 && sequence_length % (2 * layout.cp) != 0)
+    return fmt::format("sequences of {} tokens do not divide into 2 · cp = {} equal blocks", sequence_length, 2 * layout.cp);
+  if (sequence_length / layout.cp % layout.tp != 0)
+    return fmt::format("{} tokens of a sequence on each rank cannot be divided by tp = {}", sequence_length / layout.cp, layout.tp);
+  if (layout.virtual_stages != 1 && (layout.pp == 1 || layout.schedule != "interleaved"))
+    return fmt::format("virtual = {} is for schedule=interleaved with pp of at least 2", layout.virtual_stages);
+  if (layout.pp * layout.virtual_stages > model.num_hidden_layers)
+    return fmt::format("{} pipeline stages{} are more than the model's {} layers", layout.pp * layout.virtual_stages,
+                       layout.virtual_stages > 1 ? fmt::format(" ({} × {} virtual)", layout.pp, layout.virtual_stages) : "", model.num_hidden_layers);
   return "";
+}
+
+std::string nearest_layouts(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length) {
+  const auto distance = [&](const ParallelLayout& other) {
+    const auto apart = [](std::int64_t a, std::int64_t b) { return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b))); };
+    return apart(layout.tp, other.tp) + apart(layout.cp, other.cp) + apart(layout.pp, other.pp) + apart(layout.virtual_stages, other.virtual_stages) +
+           0.5 * apart(layout.dp, other.dp) + 0.6 * apart(layout.replicate, other.replicate) + (layout.schedule == other.schedule ? 0 : 0.3) +
+           (layout.zero == other.zero ? 0 : 5);
+  };
+  std::vector<ParallelLayout> candidates;
+  for (const ParallelLayout& other : all_layouts(layout.ranks()))
+    if (layout_refusal(other, model, sequence_length).empty()) candidates.push_back(other);
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates.size()); ++i) text += fmt::format("{}{}", i == 0 ? "" : "; ", candidates[i].text());
+  return text;
 }
 
 }  // namespace baleen

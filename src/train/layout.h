@@ -26,6 +26,8 @@ std::vector<ParallelLayout> all_layouts(std::int64_t ranks);
 // The layout that a resolved [parallelism] asks for.
 ParallelLayout layout_of(const ParallelismConfig& config);
 // Why a layout cannot run for this model, or empty.
-std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length, std::int64_t micro_batch_size);
+std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length);
+// The layouts of as many ranks that can run and are the most alike, as text apart by "; ".
+std::string nearest_layouts(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length);
 
 }  // namespace baleen

@@ -25,6 +25,8 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
   Communicator* const gather = create(world, {Axis::dp, Axis::cp}, "dp (weights)", true);
   Communicator* const replicas = create(world, {Axis::replicate}, "replicate");
   Communicator* const tensor = create(world, {Axis::tp}, "tp");
+  Communicator* const ring = create(world, {Axis::cp}, "cp");
+  Communicator* const ring_gradients = create(world, {Axis::cp}, "cp (gradients)");
   Communicator* const copies = create(world, {Axis::tp}, "tp (gradients)");
   // Of the ranks of axis tp, consecutive ones share a KV head where there are fewer heads than ranks.
   std::vector<int> same_heads;
@@ -33,6 +35,9 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
     for (const int rank : mesh_.group(world.rank(), Axis::tp))
       if (mesh_.coordinate(rank, Axis::tp) / sharing == mesh_.coordinate(world.rank(), Axis::tp) / sharing) same_heads.push_back(rank);
   Communicator* const kv_heads = create(world, std::move(same_heads), "tp (KV heads)");
+  Communicator* const stages = create(world, {Axis::pp}, "pp");
+  Communicator* const tied = create_tied(world, model);
+  create_links(world, layout.virtual_stages > 1);
   if (!member) return;
 
   groups_.emplace(DataGroup(*batch, *reduce, *gather), tensor);
@@ -46,7 +51,13 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
   data.data_size = mesh_.degree(Axis::replicate) * mesh_.degree(Axis::dp);
   data.parts = mesh_.world_size() / mesh_.degree(Axis::replicate);
   data.part = ((at(Axis::pp) * mesh_.degree(Axis::dp) + at(Axis::dp)) * mesh_.degree(Axis::cp) + at(Axis::cp)) * mesh_.degree(Axis::tp) + at(Axis::tp);
-  data.counts_losses = at(Axis::tp) == 0;
+  data.tied = tied;
+  groups_->links = links_.get();
+  groups_->stages = stages;
+  groups_->ring = ring;
+  groups_->ring_gradients = ring_gradients;
+  groups_->place = {at(Axis::pp), mesh_.degree(Axis::pp), static_cast<int>(layout.virtual_stages)};
+  data.counts_losses = at(Axis::tp) == 0 && at(Axis::pp) + 1 == mesh_.degree(Axis::pp);
   data.counts_batch = at(Axis::pp) == 0 && at(Axis::cp) == 0 && at(Axis::tp) == 0;
 }
 
@@ -56,19 +67,46 @@ Communicator* ParallelAxes::create(World& world, std::initializer_list<Axis> axe
 
 Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const char* name, bool alone) {
   if (ranks.size() == 1 && !alone) ranks.clear();
+  auto communicator = create_on_device(world, ranks, name);
+  return communicator == nullptr ? nullptr : all_.emplace_back(std::move(communicator)).get();
+}
+
+std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name) const {
   auto communicator = world.create_communicator(ranks, name);
-  if (communicator == nullptr) return nullptr;
-  if (device_ != nullptr && device_->kind() != DeviceKind::cpu) communicator = std::make_unique<StagedCommunicator>(std::move(communicator), *device_);
-  return all_.emplace_back(std::move(communicator)).get();
+  if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
+  return std::make_unique<StagedCommunicator>(std::move(communicator), *device_);
+}
+
+// The ranks of the first and of the last stage that hold the same part of the embedding.
+Communicator* ParallelAxes::create_tied(World& world, const ModelConfig& model) {
+  std::vector<int> ends;
+  if (world.rank() < mesh_.world_size() && model.tie_word_embeddings) {
+    const std::vector<int> stages = mesh_.group(world.rank(), Axis::pp);
+    if (world.rank() == stages.front() || world.rank() == stages.back()) ends = {stages.front(), stages.back()};
+    if (stages.size() == 1) ends.clear();
+  }
+  return create(world, std::move(ends), "tied embedding");
+}
+
+void ParallelAxes::create_links(World& world, bool ring) {
+  const int stages = mesh_.degree(Axis::pp);
+  if (stages == 1) return;
+  const auto make = [&](const std::vector<int>& ranks, const std::string& name) { return create_on_device(world, ranks, name); };
+  if (world.rank() < mesh_.world_size()) {
+    links_ = std::make_unique<PipelineLinks>(make, world.rank(), mesh_.group(world.rank(), Axis::pp), ring);
+    return;
+  }
+  // As many calls as the members make.
+  for (int call = 0; call < 2 * (std::min(2, stages - 1) + (ring ? 1 : 0)); ++call) make({}, "no stage");
 }
 
 std::uint64_t ParallelAxes::bytes_sent() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = links_ != nullptr ? links_->bytes_sent() : 0;
   for (const auto& communicator : all_) bytes += communicator->bytes_sent();
   return bytes;
 }
 std::uint64_t ParallelAxes::busy_nanoseconds() const {
-  std::uint64_t busy = 0;
+  std::uint64_t busy = links_ != nullptr ? links_->busy_nanoseconds() : 0;
   for (const auto& communicator : all_) busy += communicator->busy_nanoseconds();
   return busy;
 }
@@ -97,7 +135,9 @@ EngineOptions training_engine_options(const Config& config, std::shared_ptr<Devi
                                                      : Recompute::none,
           std::move(device),
           config.training.offload == "optimizer",
-          config.parallelism.sequence_parallel};
+          config.parallelism.sequence_parallel,
+          parse_schedule(config.parallelism.schedule),
+          std::max<std::int64_t>(1, config.training.global_batch_size / (config.training.micro_batch_size * config.parallelism.data * config.parallelism.replicate))};
 }
 
 }  // namespace baleen

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -33,10 +34,14 @@ class ParallelAxes {
   // Over the ranks that differ from this one in the given axes only; nullptr where that is nobody else and `alone` is not wanted.
   Communicator* create(World& world, std::initializer_list<Axis> axes, const char* name, bool alone = false);
   Communicator* create(World& world, std::vector<int> ranks, const char* name, bool alone = false);
+  std::unique_ptr<Communicator> create_on_device(World& world, const std::vector<int>& ranks, const std::string& name) const;
+  Communicator* create_tied(World& world, const ModelConfig& model);
+  void create_links(World& world, bool ring);
 
   Mesh mesh_;
   Device* device_;
   std::vector<std::unique_ptr<Communicator>> all_;
+  std::unique_ptr<PipelineLinks> links_;
   Communicator* everyone_ = nullptr;
   std::optional<EngineGroups> groups_;
 };

@@ -212,8 +212,10 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   Reference reference;
   const std::shared_ptr<Device> device = create_training_device(config, world.rank());
-  const ParallelAxes alone(world, {}, config.model, device.get());
-  if (alone.member()) reference = run_reference(config, device, alone.groups(), batch);
+  {
+    const ParallelAxes alone(world, {}, config.model, device.get());
+    if (alone.member()) reference = run_reference(config, device, alone.groups(), batch);
+  }
   VerifyReport report;
   report.reference_loss = reference.measured.loss;
   report.reference_grad_norm = reference.measured.grad_norm;
@@ -224,6 +226,8 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
     result.layout = layout;
     EngineOptions options = training_engine_options(config, device);
     options.zero = static_cast<int>(layout.zero);
+    options.schedule = parse_schedule(layout.schedule);
+    options.micro_batches = batch.sequences / (layout.dp * layout.replicate * config.training.micro_batch_size);
     Engine engine(options, axes.groups());
     const Measured measured = run_layout(engine, config, batch);
     compare_gradients(engine, config.model, reference, result);

@@ -108,9 +108,13 @@ inline void put_updated(const ModelConfig& model, const UnitStorage& units, Tens
 }
 
 struct Layout {
-  int data = 1, zero = 0, replicate = 1, tensor = 1;
-  int ranks() const { return data * replicate * tensor; }
-  ParallelLayout parallel() const { return {.dp = data, .replicate = replicate, .zero = zero, .tp = tensor}; }
+  int data = 1, zero = 0, replicate = 1, tensor = 1, context = 1, pipeline = 1;
+  const char* schedule = "1f1b";
+  int virtual_stages = 1;
+  int ranks() const { return data * replicate * tensor * context * pipeline; }
+  ParallelLayout parallel() const {
+    return {.dp = data, .replicate = replicate, .zero = zero, .tp = tensor, .cp = context, .pp = pipeline, .schedule = schedule, .virtual_stages = virtual_stages};
+  }
 };
 
 struct Training {
@@ -135,7 +139,8 @@ struct Training {
             .state = state,
             .recompute = recompute,
             .offload = offload,
-            .sequence_parallel = sequence_parallel};
+            .sequence_parallel = sequence_parallel,
+            .schedule = parse_schedule(layout.schedule)};
   }
 };
 
