@@ -50,8 +50,10 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
 }
 
 std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout, const std::string& asked) {
-  if (choose_backend(environment, asked) == "mpi") return create_mpi_world(environment.rank, environment.size, {timeout});
-  return connect_shared_memory(environment, timeout);
+  std::unique_ptr<World> world = choose_backend(environment, asked) == "mpi" ? create_mpi_world(environment.rank, environment.size, {timeout, MpiOptions().largest_count})
+                                                                             : connect_shared_memory(environment, timeout);
+  world->set_gpu_backend(asked, timeout);
+  return world;
 }
 
 }  // namespace baleen

@@ -16,6 +16,7 @@ class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device& device);
   void abort(const std::string& reason) override { inner_->abort(reason); }
+  std::string failure() const override { return inner_->failure(); }
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;

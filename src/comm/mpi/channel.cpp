@@ -42,6 +42,11 @@ std::size_t Channel::pending() const {
   return pending_;
 }
 
+std::string Channel::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? failure_->what_is_wrong() : "";
+}
+
 bool Channel::busy() const {
   if (!active_.empty()) return true;
   const std::lock_guard lock(mutex_);
@@ -91,7 +96,7 @@ bool Channel::advance_one(Active& active) {
 std::optional<Error> Channel::advance() {
   admit();
   if (failure_) {
-    fail(*failure_);
+    fail(Error(*failure_));
     return std::nullopt;
   }
   for (std::size_t index = 0; index < active_.size();) {
@@ -128,10 +133,10 @@ void Channel::finish(const std::shared_ptr<Operation>& operation, std::optional<
 }
 
 void Channel::fail(const Error& error) {
-  if (!failure_) failure_ = error;
   std::deque<std::shared_ptr<Operation>> rest;
   {
     const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
     rest.swap(queue_);
   }
   std::deque<Active> active;

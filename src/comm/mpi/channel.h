@@ -43,6 +43,8 @@ class Channel {
   void enqueue(std::shared_ptr<Operation> operation);
   std::size_t pending() const;
 
+  std::string failure() const;
+
   // The rest is for MPI's thread alone. Starts and finishes what can be; the failure that ended an operation, if one did.
   std::optional<Error> advance();
   // Operations are under way or could start.
@@ -78,7 +80,7 @@ class Channel {
   std::deque<Active> active_;   // in the order of the queue
   std::deque<Active> abandoned_;  // started, failed: MPI may still touch their memory
   std::uint64_t begun_ = 0;
-  std::optional<Error> failure_;
+  std::optional<Error> failure_;  // written by MPI's thread, with the lock
 };
 
 }  // namespace baleen::mpi

@@ -22,6 +22,7 @@ class MpiCommunicator final : public Communicator {
   void open(const std::vector<int>& ranks) { channel_ = engine_->create(ranks, name(), bytes_sent_, busy_nanoseconds_); }
 
   void abort(const std::string& reason) override { engine_->abort(channel_->id(), reason); }
+  std::string failure() const override { return channel_->failure(); }
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override {
