@@ -16,8 +16,8 @@ namespace baleen::cli {
 namespace {
 
 void check_backend(const std::string& backend) {
-  if (backend == "shm" || backend == "mpi") return;
-  if (backend != "nccl") throw Error(ExitCode::bad_config, fmt::format("no backend named '{}'", backend), "--backend", "use shm, mpi (under mpirun) or nccl");
+  if (backend == "shm" || backend == "mpi" || backend == "tcp") return;
+  if (backend != "nccl") throw Error(ExitCode::bad_config, fmt::format("no backend named '{}'", backend), "--backend", "use shm, mpi (under mpirun), tcp (under torchrun) or nccl");
   std::string why;
   if (nccl_version(why).empty()) throw Error(ExitCode::bad_config, "backend 'nccl' cannot be used: " + why, "--backend", "install NCCL, or use --backend shm");
   const GpuList gpus = list_gpus();

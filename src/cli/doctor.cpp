@@ -70,7 +70,7 @@ int run(const DoctorArguments& arguments) {
   const RankEnvironment ranks = detect_ranks();
   std::string no_nccl;
   const std::string nccl = nccl_version(no_nccl);
-  std::vector<std::string> backends{"shm"};
+  std::vector<std::string> backends{"shm", "tcp"};
   if (!mpi_library().empty()) backends.push_back("mpi");
   if (!nccl.empty() && !gpus.names.empty()) backends.push_back("nccl");
   struct sysinfo memory {};

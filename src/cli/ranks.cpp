@@ -31,6 +31,9 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
     if (command.backend == "mpi")
       throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks), "[comm] backend = \"mpi\"",
                   fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
+    if (command.backend == "tcp")
+      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks), "[comm] backend = \"tcp\"",
+                  "leave comm.backend at \"auto\"; TCP is for ranks that torchrun or srun start on several machines");
     LaunchOptions options;
     options.ranks = command.ranks;
     options.arguments = command_line;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/shm/shm_world.h"
+#include "comm/tcp/tcp_world.h"
 #include "launch/rendezvous.h"
 
 namespace baleen {
@@ -40,18 +41,23 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
       refuse(environment, "MPI finds the ranks only where its own launcher starts them", asked, "start them with `mpirun -n N baleen …` (or srun), without --ranks");
     return "mpi";
   }
+  if (asked == "tcp") {
+    if (environment.source == RankSource::baleen || environment.source == RankSource::single)
+      refuse(environment, "TCP connects ranks that torchrun, mpirun or srun started", asked, "use backend = \"auto\": ranks of one machine share memory");
+    return "tcp";
+  }
   if (on_one_machine(environment)) return "shm";
   if (asked == "shm")
     refuse(environment, several_machines(environment) + ": the built-in backend shares memory and so is for one machine", asked,
-           "start all ranks on one machine, or use the MPI or NCCL backend");
-  if (launched_by_mpi && !mpi_library().empty()) return "mpi";
-  refuse(environment, several_machines(environment) + ": nothing here connects the processors of several machines", asked,
-         mpi_library().empty() ? "build with MPI (libopenmpi-dev) and start the ranks with mpirun" : "start the ranks with `mpirun -n N --host A,B baleen …`: MPI carries them");
+           "start all ranks on one machine, or use backend = \"auto\"");
+  return environment.source == RankSource::open_mpi && !mpi_library().empty() ? "mpi" : "tcp";
 }
 
 std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout, const std::string& asked) {
-  std::unique_ptr<World> world = choose_backend(environment, asked) == "mpi" ? create_mpi_world(environment.rank, environment.size, {timeout, MpiOptions().largest_count})
-                                                                             : connect_shared_memory(environment, timeout);
+  const std::string backend = choose_backend(environment, asked);
+  std::unique_ptr<World> world = backend == "mpi"   ? create_mpi_world(environment.rank, environment.size, {timeout, MpiOptions().largest_count})
+                                 : backend == "tcp" ? create_tcp_world(meeting_of(environment, timeout), timeout)
+                                                    : connect_shared_memory(environment, timeout);
   world->set_gpu_backend(asked, timeout);
   return world;
 }

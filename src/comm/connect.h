@@ -10,9 +10,9 @@
 
 namespace baleen {
 
-// Which engine carries the ranks' communication: "shm" or "mpi" where `asked` (of [comm] backend) says so, else, for "auto", shared memory
-// where all ranks are on this machine and MPI where mpirun or srun started them on several. Also the CPU's half of "nccl", whose
-// communicators for GPUs are made in a world of one of these.
+// Which engine carries the ranks' communication: "shm", "mpi" or "tcp" where `asked` (of [comm] backend) says so, else, for "auto", shared
+// memory where all ranks are on this machine, MPI where mpirun started them on several, and TCP where torchrun or srun did. Also the host's
+// half of "nccl", whose communicators for GPUs are made in a world of one of these.
 // Throws Error(bad_config) when that engine cannot connect these ranks, with the launcher that could.
 std::string choose_backend(const RankEnvironment& environment, const std::string& asked);
 

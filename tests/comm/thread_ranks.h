@@ -16,7 +16,9 @@
 #include "comm/communicator.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/shm/shm_world.h"
+#include "comm/tcp/tcp_world.h"
 #include "launch/rank_environment.h"
+#include "launch/tcp_socket.h"
 
 namespace baleen::testing {
 
@@ -32,6 +34,36 @@ struct Farewell {
     if (const char* seconds = std::getenv(linger_variable)) std::this_thread::sleep_for(std::chrono::seconds(std::atoi(seconds)));
   }
 };
+inline bool over_tcp() {
+  const char* backend = std::getenv(backend_variable);
+  return backend != nullptr && std::string(backend) == "tcp";
+}
+// Ranks as threads that find each other on a port which was free a moment ago.
+inline std::vector<std::unique_ptr<World>> create_tcp_worlds(int size, std::chrono::milliseconds timeout) {
+  TcpMeeting meeting;
+  meeting.address = "127.0.0.1";
+  {
+    std::string why;
+    const Descriptor listener = listen_on(resolve(meeting.address, 0, why).at(0));
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    meeting.port = ntohs(address.sin_port);
+  }
+  meeting.size = size;
+  meeting.secret = "a secret for this test alone";
+  meeting.timeout = std::chrono::seconds(20);
+  std::vector<std::unique_ptr<World>> worlds(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      TcpMeeting mine = meeting;
+      mine.rank = rank;
+      worlds[static_cast<std::size_t>(rank)] = create_tcp_world(mine, timeout);
+    });
+  threads.clear();
+  return worlds;
+}
 // This process's world, made once. Pieces are small, so that every operation takes several.
 inline World& mpi_world(std::chrono::milliseconds timeout) {
   const RankEnvironment me = detect_ranks();
@@ -56,7 +88,7 @@ inline void run_mpi_rank(int size, const std::function<void(World&)>& body, std:
 // the others end too.
 inline void run_ranks(int size, const std::function<void(World&)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   if (over_mpi()) return run_mpi_rank(size, body, timeout);
-  auto worlds = create_thread_worlds(size, timeout);
+  auto worlds = over_tcp() ? create_tcp_worlds(size, timeout) : create_thread_worlds(size, timeout);
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;
