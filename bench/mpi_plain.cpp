@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
     for (std::size_t bytes = std::size_t{1} << 20; bytes <= std::size_t{64} << 20; bytes *= 4) sizes.push_back(bytes);
   for (const std::size_t bytes : sizes) {
     const bool parts = op == "all_gather" || op == "reduce_scatter" || op == "all_to_all";
-    const std::size_t each = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? static_cast<std::size_t>(size) : 1)), all = parts ? each * static_cast<std::size_t>(size) : each;
+    const std::size_t each = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? static_cast<std::size_t>(size) : 1)),
+                      all = parts ? each * static_cast<std::size_t>(size) : each;
     Case subject{op, static_cast<int>(each), size, std::vector<float>(all, 1.0f), std::vector<float>(all, 0.0f)};
     double microseconds[2] = {};
     for (const bool blocking : {false, true}) {

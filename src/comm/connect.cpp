@@ -9,8 +9,10 @@
 namespace baleen {
 namespace {
 
-[[noreturn]] void refuse(const RankEnvironment& environment, const std::string& what, const std::string& backend, const std::string& remedy) {
-  throw Error(ExitCode::bad_config, what, "[comm] backend = \"" + backend + "\", ranks started by " + rank_source_name(environment.source), remedy);
+[[noreturn]] void refuse(const RankEnvironment& environment, const std::string& what, const std::string& backend,
+                         const std::string& remedy) {
+  throw Error(ExitCode::bad_config, what, "[comm] backend = \"" + backend + "\", ranks started by " + rank_source_name(environment.source),
+              remedy);
 }
 
 bool on_one_machine(const RankEnvironment& environment) {
@@ -36,14 +38,17 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
   const bool launched_by_mpi = environment.source == RankSource::open_mpi || environment.source == RankSource::slurm;
   if (asked == "mpi") {
     if (mpi_library().empty())
-      refuse(environment, "this build has no MPI", asked, "install libopenmpi-dev (or libmpich-dev) and build again, or use backend = \"shm\" on one machine");
+      refuse(environment, "this build has no MPI", asked,
+             "install libopenmpi-dev (or libmpich-dev) and build again, or use backend = \"shm\" on one machine");
     if (!launched_by_mpi && environment.source != RankSource::single)
-      refuse(environment, "MPI finds the ranks only where its own launcher starts them", asked, "start them with `mpirun -n N baleen …` (or srun), without --ranks");
+      refuse(environment, "MPI finds the ranks only where its own launcher starts them", asked,
+             "start them with `mpirun -n N baleen …` (or srun), without --ranks");
     return "mpi";
   }
   if (asked == "tcp") {
     if (environment.source == RankSource::baleen || environment.source == RankSource::single)
-      refuse(environment, "TCP connects ranks that torchrun, mpirun or srun started", asked, "use backend = \"auto\": ranks of one machine share memory");
+      refuse(environment, "TCP connects ranks that torchrun, mpirun or srun started", asked,
+             "use backend = \"auto\": ranks of one machine share memory");
     return "tcp";
   }
   if (on_one_machine(environment)) return "shm";
@@ -55,7 +60,8 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
 
 std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout, const std::string& asked) {
   const std::string backend = choose_backend(environment, asked);
-  std::unique_ptr<World> world = backend == "mpi"   ? create_mpi_world(environment.rank, environment.size, {timeout, MpiOptions().largest_count})
+  std::unique_ptr<World> world = backend == "mpi"
+                                     ? create_mpi_world(environment.rank, environment.size, {timeout, MpiOptions().largest_count})
                                  : backend == "tcp" ? create_tcp_world(meeting_of(environment, timeout), timeout)
                                                     : connect_shared_memory(environment, timeout);
   world->set_gpu_backend(asked, timeout);

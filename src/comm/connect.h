@@ -20,6 +20,7 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
 // ranks, or this process's own for a single rank. Call it once a process.
 // Throws Error(bad_config) as choose_backend does, Error(rank_failed) when ranks do not come within `timeout`, which also bounds every
 // later wait for another rank.
-std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout, const std::string& asked = "auto");
+std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout,
+                                     const std::string& asked = "auto");
 
 }  // namespace baleen

@@ -7,40 +7,26 @@ namespace {
 
 const char* kind_name(OperationKind kind) {
   switch (kind) {
-    case OperationKind::none:
-      return "nothing";
-    case OperationKind::create:
-      return "create_communicator";
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::all_to_all:
-      return "all_to_all";
-    case OperationKind::send:
-      return "send/recv";
-    case OperationKind::recv:
-      return "send/recv";
-    case OperationKind::barrier:
-      return "barrier";
+    case OperationKind::none: return "nothing";
+    case OperationKind::create: return "create_communicator";
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_gather: return "all_gather";
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::send: return "send/recv";
+    case OperationKind::recv: return "send/recv";
+    case OperationKind::barrier: return "barrier";
   }
   return "?";
 }
 
 const char* reduce_name(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::min:
-      return "min";
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::max: return "max";
+    case ReduceOp::min: return "min";
   }
   return "?";
 }

@@ -24,7 +24,18 @@ struct OperationTag {
   bool operator==(const OperationTag&) const = default;
 };
 
-enum class OperationKind : std::uint8_t { none, create, all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, recv, barrier };
+enum class OperationKind : std::uint8_t {
+  none,
+  create,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+  send,
+  recv,
+  barrier
+};
 
 struct Operation final : public EventState {
   OperationKind kind = OperationKind::none;

@@ -49,7 +49,8 @@ std::string bytes_of(const RankClaims& claims) {
 constexpr std::size_t claims_bytes = 2 * sizeof(std::int32_t) + 64;
 
 // What each side signs differs in its first word, so that neither's proof can be sent back as the other's.
-Mac sign(const JobKey& key, std::string_view who, const Nonce& client, const Nonce& server, const RankClaims& claims, std::string_view rest) {
+Mac sign(const JobKey& key, std::string_view who, const Nonce& client, const Nonce& server, const RankClaims& claims,
+         std::string_view rest) {
   std::string text;
   append(text, static_cast<std::uint64_t>(who.size()));
   text += who;
@@ -114,18 +115,12 @@ RankClaims make_claims(int rank, int world, std::string_view job, std::string_vi
 
 std::string verdict_text(Verdict verdict) {
   switch (verdict) {
-    case Verdict::welcome:
-      return "welcome";
-    case Verdict::other_job:
-      return "it belongs to another job";
-    case Verdict::other_build:
-      return "it runs another version or build of baleen";
-    case Verdict::other_world:
-      return "it counts another number of ranks";
-    case Verdict::no_such_rank:
-      return "it claims a rank that this job does not have";
-    case Verdict::rank_taken:
-      return "another process has come as that rank";
+    case Verdict::welcome: return "welcome";
+    case Verdict::other_job: return "it belongs to another job";
+    case Verdict::other_build: return "it runs another version or build of baleen";
+    case Verdict::other_world: return "it counts another number of ranks";
+    case Verdict::no_such_rank: return "it claims a rank that this job does not have";
+    case Verdict::rank_taken: return "another process has come as that rank";
   }
   return "an answer that this version does not know";
 }
@@ -138,7 +133,9 @@ HandshakeState ServerHandshake::refuse(std::string why) {
 }
 
 HandshakeState ServerHandshake::take(std::span<const std::byte> bytes, std::string& replies) {
-  const std::size_t limit = expects_ == Expects::hello ? sizeof(Nonce) : expects_ == Expects::proof ? claims_bytes + mac_bytes : largest_payload + mac_bytes;
+  const std::size_t limit = expects_ == Expects::hello   ? sizeof(Nonce)
+                            : expects_ == Expects::proof ? claims_bytes + mac_bytes
+                                                         : largest_payload + mac_bytes;
   while (state_ == HandshakeState::talking) {
     // No more is kept than the message that is due.
     const std::size_t room = header_bytes + limit - std::min(buffer_.size(), header_bytes + limit), taken = std::min(room, bytes.size());
@@ -167,12 +164,14 @@ HandshakeState ServerHandshake::step(std::uint16_t kind, std::string_view body, 
       return state_;
     }
     case Expects::proof: {
-      if (kind != kind_proof || body.size() != claims_bytes + mac_bytes) return refuse("answers the challenge with something else than a proof");
+      if (kind != kind_proof || body.size() != claims_bytes + mac_bytes)
+        return refuse("answers the challenge with something else than a proof");
       claims_.rank = take_front<std::int32_t>(body);
       claims_.world = take_front<std::int32_t>(body);
       claims_.job = take_front<std::array<unsigned char, 32>>(body);
       claims_.build = take_front<std::array<unsigned char, 32>>(body);
-      if (!same(take_front<Mac>(body), sign(key_, "client", peer_nonce_, nonce_, claims_, ""))) return refuse("does not know this job's secret");
+      if (!same(take_front<Mac>(body), sign(key_, "client", peer_nonce_, nonce_, claims_, "")))
+        return refuse("does not know this job's secret");
       expects_ = Expects::nothing;
       return state_ = HandshakeState::proven;
     }
@@ -184,8 +183,7 @@ HandshakeState ServerHandshake::step(std::uint16_t kind, std::string_view body, 
       expects_ = Expects::nothing;
       return state_ = HandshakeState::complete;
     }
-    case Expects::nothing:
-      break;
+    case Expects::nothing: break;
   }
   return refuse("talks out of turn");
 }
@@ -237,8 +235,9 @@ HandshakeState ClientHandshake::refuse(std::string why) {
 HandshakeState ClientHandshake::take(std::span<const std::byte> bytes, std::string& replies) {
   buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   while (state_ == HandshakeState::talking || state_ == HandshakeState::proven) {
-    const std::size_t limit = expects_ == Expects::everybody ? std::min(largest_gathering, static_cast<std::size_t>(claims_.world) * (largest_payload + 8) + mac_bytes)
-                                                             : sizeof(Nonce) + mac_bytes;
+    const std::size_t limit = expects_ == Expects::everybody
+                                  ? std::min(largest_gathering, static_cast<std::size_t>(claims_.world) * (largest_payload + 8) + mac_bytes)
+                                  : sizeof(Nonce) + mac_bytes;
     std::string why;
     const auto frame = next_frame(buffer_, limit, why);
     if (!why.empty()) return refuse(why);
@@ -260,7 +259,8 @@ HandshakeState ClientHandshake::step(std::uint16_t kind, std::string_view body, 
       return state_;
     }
     case Expects::verdict: {
-      if (kind != kind_verdict || body.size() != mac_bytes + sizeof(std::uint32_t)) return refuse("answers a proof with something else than a verdict");
+      if (kind != kind_verdict || body.size() != mac_bytes + sizeof(std::uint32_t))
+        return refuse("answers a proof with something else than a verdict");
       const auto mac = take_front<Mac>(body);
       if (!same(mac, sign(key_, "verdict", nonce_, peer_nonce_, claims_, body))) return refuse("does not know this job's secret");
       verdict_ = static_cast<Verdict>(take_front<std::uint32_t>(body));
@@ -279,8 +279,7 @@ HandshakeState ClientHandshake::step(std::uint16_t kind, std::string_view body, 
       expects_ = Expects::nothing;
       return state_ = HandshakeState::complete;
     }
-    case Expects::nothing:
-      break;
+    case Expects::nothing: break;
   }
   return refuse("talks out of turn");
 }

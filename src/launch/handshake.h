@@ -9,9 +9,9 @@
 //   payload bytes, HMAC(…)                     ->
 //                                              <-   everybody  all payloads, HMAC(…)
 //
-// Each side's nonce is new for each connection, so that nothing heard before can be said again. Every message is a header of 10 bytes (magic,
-// kind, length) with a length that is checked before anything is kept: before the proof a peer can make this side hold less than 300 bytes.
-// HMAC-SHA-512-256 of libsodium; RFC 2104. Nothing is encrypted.
+// Each side's nonce is new for each connection, so that nothing heard before can be said again. Every message is a header of 10 bytes
+// (magic, kind, length) with a length that is checked before anything is kept: before the proof a peer can make this side hold less than
+// 300 bytes. HMAC-SHA-512-256 of libsodium; RFC 2104. Nothing is encrypted.
 #pragma once
 
 #include <array>

@@ -20,7 +20,8 @@ namespace {
   throw Error(ExitCode::bad_config, what, where, remedy);
 }
 
-constexpr const char* how_to_make_one = "make one with `head -c 32 /dev/urandom | base64 > FILE && chmod 600 FILE` and copy it to every host";
+constexpr const char* how_to_make_one =
+    "make one with `head -c 32 /dev/urandom | base64 > FILE && chmod 600 FILE` and copy it to every host";
 
 std::string read_all(int descriptor, const std::string& where) {
   std::string out(longest_secret + 2, '\0');
@@ -35,8 +36,9 @@ std::string read_all(int descriptor, const std::string& where) {
   out.resize(length);
   if (!out.empty() && out.back() == '\n') out.pop_back();
   if (out.size() < shortest_secret || out.size() > longest_secret)
-    refuse("the job's secret has " + std::string(out.size() > longest_secret ? "more than " + std::to_string(longest_secret) : std::to_string(out.size())) + " bytes; " +
-               std::to_string(shortest_secret) + " to " + std::to_string(longest_secret) + " are allowed",
+    refuse("the job's secret has " +
+               std::string(out.size() > longest_secret ? "more than " + std::to_string(longest_secret) : std::to_string(out.size())) +
+               " bytes; " + std::to_string(shortest_secret) + " to " + std::to_string(longest_secret) + " are allowed",
            where, how_to_make_one);
   return out;
 }
@@ -62,10 +64,11 @@ std::optional<std::string> read_job_secret(const char* file, const char* descrip
   if (file == nullptr) return std::nullopt;
   const Descriptor opened(open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!opened.valid()) refuse(std::string("cannot open the job's secret: ") + std::strerror(errno), file, how_to_make_one);
-  struct stat status {};
+  struct stat status{};
   if (fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse("the job's secret is no regular file", file, how_to_make_one);
   if (status.st_uid != geteuid()) refuse("the job's secret belongs to another user", file, how_to_make_one);
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) refuse("others than its owner may use the job's secret", file, "chmod 600 " + std::string(file));
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    refuse("others than its owner may use the job's secret", file, "chmod 600 " + std::string(file));
   return read_all(opened.get(), file);
 }
 

@@ -33,7 +33,8 @@ SocketAddress own_address(const TcpMeeting& meeting) {
     if (!probe.valid() || connect(probe.get(), reinterpret_cast<const sockaddr*>(&host.value), host.length) != 0 ||
         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own.value), &own.length) != 0)
       continue;
-    in_port_t& port = own.value.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own.value)->sin6_port : reinterpret_cast<sockaddr_in*>(&own.value)->sin_port;
+    in_port_t& port = own.value.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own.value)->sin6_port
+                                                      : reinterpret_cast<sockaddr_in*>(&own.value)->sin_port;
     port = 0;
     return own;
   }
@@ -42,7 +43,8 @@ SocketAddress own_address(const TcpMeeting& meeting) {
 
 // Talks until the handshake is through or has failed. `take` feeds it what came.
 template <class Handshake>
-bool talk(const Descriptor& connection, Handshake& handshake, std::string outgoing, Clock::time_point until, const std::function<bool(std::string&)>& after_each) {
+bool talk(const Descriptor& connection, Handshake& handshake, std::string outgoing, Clock::time_point until,
+          const std::function<bool(std::string&)>& after_each) {
   while (true) {
     if (!after_each(outgoing)) return false;
     if (!outgoing.empty()) {
@@ -101,7 +103,9 @@ class Mesh {
       Descriptor connection = connect_to(address, std::chrono::milliseconds(1000), why);
       if (!connection.valid()) continue;
       ClientHandshake handshake(key_, own_, fresh_nonce(), "");
-      if (!talk(connection, handshake, handshake.hello(), std::min(deadline_, Clock::now() + meeting_.patience), [](std::string&) { return true; })) continue;
+      if (!talk(connection, handshake, handshake.hello(), std::min(deadline_, Clock::now() + meeting_.patience),
+                [](std::string&) { return true; }))
+        continue;
       peer(rank) = std::move(connection);
       return;
     }
@@ -123,20 +127,22 @@ class Mesh {
     ServerHandshake handshake(key_, own_, fresh_nonce());
     bool told = false;
     // A stranger may take up no more than its patience, and the ranks keep calling.
-    const bool through = talk(connection, handshake, "", std::min(deadline_, Clock::now() + std::chrono::milliseconds(1000)), [&](std::string& outgoing) {
-      const int rank = handshake.claims().rank;
-      if (handshake.state() == HandshakeState::proven) {
-        const bool expected = rank > meeting_.rank && rank < meeting_.size && !peer(rank).valid();
-        handshake.decide(!expected, outgoing);
-      }
-      if (handshake.state() == HandshakeState::complete && !told) {
-        outgoing += handshake.everybody("");
-        told = true;
-      }
-      return handshake.state() != HandshakeState::refused;
-    });
+    const bool through =
+        talk(connection, handshake, "", std::min(deadline_, Clock::now() + std::chrono::milliseconds(1000)), [&](std::string& outgoing) {
+          const int rank = handshake.claims().rank;
+          if (handshake.state() == HandshakeState::proven) {
+            const bool expected = rank > meeting_.rank && rank < meeting_.size && !peer(rank).valid();
+            handshake.decide(!expected, outgoing);
+          }
+          if (handshake.state() == HandshakeState::complete && !told) {
+            outgoing += handshake.everybody("");
+            told = true;
+          }
+          return handshake.state() != HandshakeState::refused;
+        });
     if (!through) {
-      log::warning("rank {}: turned away {}: {}", meeting_.rank, peer_of(connection.get()).text(), handshake.why().empty() ? "says nothing, or too slowly" : handshake.why());
+      log::warning("rank {}: turned away {}: {}", meeting_.rank, peer_of(connection.get()).text(),
+                   handshake.why().empty() ? "says nothing, or too slowly" : handshake.why());
       return false;
     }
     peer(handshake.claims().rank) = std::move(connection);

@@ -22,7 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Strangers that may be talking at once; beyond it the one that has talked longest makes room. A rank needs its connection for milliseconds.
+// Strangers that may be talking at once; beyond it the one that has talked longest makes room. A rank needs its connection for
+// milliseconds.
 constexpr std::size_t most_strangers = 512;
 
 std::string where(const TcpMeeting& m) {
@@ -71,7 +72,9 @@ class Host {
   void bind_all() {
     std::string why;
     const auto addresses = resolve(meeting_.address, meeting_.port, why);
-    if (addresses.empty()) throw Error(ExitCode::bad_config, "rank 0's address cannot be resolved: " + why, where(meeting_), "set MASTER_ADDR to a name or number of rank 0's host");
+    if (addresses.empty())
+      throw Error(ExitCode::bad_config, "rank 0's address cannot be resolved: " + why, where(meeting_),
+                  "set MASTER_ADDR to a name or number of rank 0's host");
     for (const SocketAddress& address : addresses) {
       Descriptor listener = listen_on(address);
       if (listener.valid())
@@ -80,14 +83,16 @@ class Host {
         why = address.text() + ": " + std::strerror(errno);
     }
     if (listeners_.empty())
-      throw Error(ExitCode::bad_config, "rank 0 cannot listen on " + why, where(meeting_),
-                  "MASTER_ADDR must be an address of rank 0's host and the port be free: another job may have it (BALEEN_PORT names another)");
+      throw Error(
+          ExitCode::bad_config, "rank 0 cannot listen on " + why, where(meeting_),
+          "MASTER_ADDR must be an address of rank 0's host and the port be free: another job may have it (BALEEN_PORT names another)");
   }
 
   void wait(Clock::time_point deadline) {
     std::vector<pollfd> entries;
     for (const Descriptor& listener : listeners_) entries.push_back({listener.get(), POLLIN, 0});
-    for (const Visitor& visitor : visitors_) entries.push_back({visitor.connection.get(), static_cast<short>(visitor.outgoing.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    for (const Visitor& visitor : visitors_)
+      entries.push_back({visitor.connection.get(), static_cast<short>(visitor.outgoing.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     if (poll(entries.data(), entries.size(), milliseconds_until(deadline, 100)) < 0 && errno != EINTR)
       throw Error(ExitCode::rank_failed, std::string("poll: ") + std::strerror(errno), where(meeting_));
     std::size_t index = listeners_.size();
@@ -96,7 +101,8 @@ class Host {
       if (entries[i].revents != 0) welcome(listeners_[i]);
     const auto now = Clock::now();
     for (Visitor& visitor : visitors_)
-      if (!visitor.gone && now > visitor.until && visitor.handshake.state() != HandshakeState::complete) turn_away(visitor, "says nothing, or too slowly");
+      if (!visitor.gone && now > visitor.until && visitor.handshake.state() != HandshakeState::complete)
+        turn_away(visitor, "says nothing, or too slowly");
     visitors_.remove_if([](const Visitor& visitor) { return visitor.gone; });
   }
 
@@ -109,7 +115,8 @@ class Host {
       }
       make_room(most_strangers - 1);
       std::string peer = peer_of(connection.get()).text();
-      visitors_.push_back({std::move(connection), std::move(peer), ServerHandshake(key_, own_, fresh_nonce()), Clock::now() + meeting_.patience});
+      visitors_.push_back(
+          {std::move(connection), std::move(peer), ServerHandshake(key_, own_, fresh_nonce()), Clock::now() + meeting_.patience});
     }
   }
 
@@ -155,7 +162,8 @@ class Host {
         visitor.stranger = false;
       }
     }
-    if (visitor.handshake.state() == HandshakeState::complete) payloads_[static_cast<std::size_t>(visitor.handshake.claims().rank)] = visitor.handshake.payload();
+    if (visitor.handshake.state() == HandshakeState::complete)
+      payloads_[static_cast<std::size_t>(visitor.handshake.claims().rank)] = visitor.handshake.payload();
     if (visitor.handshake.state() == HandshakeState::refused) {
       write_to(visitor);  // a verdict says why; a stranger gets no word
       turn_away(visitor, visitor.handshake.why());
@@ -172,7 +180,9 @@ class Host {
 
   // A rank is here when its payload is; then everybody gets everybody's.
   void hand_out(Clock::time_point deadline) {
-    const auto unfinished = [](const Visitor& visitor) { return !visitor.stranger && !visitor.gone && visitor.handshake.state() != HandshakeState::complete; };
+    const auto unfinished = [](const Visitor& visitor) {
+      return !visitor.stranger && !visitor.gone && visitor.handshake.state() != HandshakeState::complete;
+    };
     while (std::any_of(visitors_.begin(), visitors_.end(), unfinished) || std::find(here_.begin(), here_.end(), false) != here_.end()) {
       if (Clock::now() >= deadline) fail_missing();
       wait(deadline);
@@ -196,7 +206,8 @@ class Host {
     std::string missing;
     for (std::size_t rank = 0; rank < here_.size(); ++rank)
       if (!here_[rank]) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-    throw Error(ExitCode::rank_failed, "waited " + std::to_string(meeting_.timeout.count() / 1000) + " s for ranks that did not come: " + missing, where(meeting_),
+    throw Error(ExitCode::rank_failed,
+                "waited " + std::to_string(meeting_.timeout.count() / 1000) + " s for ranks that did not come: " + missing, where(meeting_),
                 "look at their output; all ranks need the same MASTER_ADDR, port, secret and build");
   }
 
@@ -219,12 +230,14 @@ std::vector<std::string> split_payloads(const std::string& all, const TcpMeeting
     out.push_back(all.substr(at, length));
     at += length;
   }
-  if (out.size() != static_cast<std::size_t>(meeting.size)) throw Error(ExitCode::rank_failed, "rank 0 tells of another number of ranks", where(meeting));
+  if (out.size() != static_cast<std::size_t>(meeting.size))
+    throw Error(ExitCode::rank_failed, "rank 0 tells of another number of ranks", where(meeting));
   return out;
 }
 
 // One visit to rank 0: the payloads, or why it came to nothing and may be tried again.
-std::optional<std::string> visit(const TcpMeeting& meeting, const JobKey& key, const std::string& payload, Clock::time_point deadline, std::string& why) {
+std::optional<std::string> visit(const TcpMeeting& meeting, const JobKey& key, const std::string& payload, Clock::time_point deadline,
+                                 std::string& why) {
   std::string problem;
   const auto addresses = resolve(meeting.address, meeting.port, problem);
   Descriptor connection;
@@ -243,7 +256,8 @@ std::optional<std::string> visit(const TcpMeeting& meeting, const JobKey& key, c
     pollfd entry{connection.get(), static_cast<short>(outgoing.empty() ? POLLIN : POLLIN | POLLOUT), 0};
     if (poll(&entry, 1, milliseconds_until(until, 1000)) < 0 && errno != EINTR) return std::nullopt;
     if (!outgoing.empty())
-      if (const ssize_t sent = send(connection.get(), outgoing.data(), outgoing.size(), MSG_NOSIGNAL); sent > 0) outgoing.erase(0, static_cast<std::size_t>(sent));
+      if (const ssize_t sent = send(connection.get(), outgoing.data(), outgoing.size(), MSG_NOSIGNAL); sent > 0)
+        outgoing.erase(0, static_cast<std::size_t>(sent));
     std::array<std::byte, 65536> bytes;
     const ssize_t got = recv(connection.get(), bytes.data(), bytes.size(), 0);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
@@ -264,7 +278,8 @@ std::optional<std::string> visit(const TcpMeeting& meeting, const JobKey& key, c
       }
     }
     if (Clock::now() >= until) {
-      why = handshake.state() == HandshakeState::proven ? "rank 0 let this rank in, but not all ranks came" : "what answers there says nothing";
+      why = handshake.state() == HandshakeState::proven ? "rank 0 let this rank in, but not all ranks came"
+                                                        : "what answers there says nothing";
       return std::nullopt;
     }
   }
@@ -277,8 +292,8 @@ std::vector<std::string> go_to_host(const TcpMeeting& meeting, const std::string
   while (true) {
     if (const auto all = visit(meeting, key, payload, deadline, why)) return split_payloads(*all, meeting);
     if (Clock::now() >= deadline)
-      throw Error(ExitCode::rank_failed, "waited " + std::to_string(meeting.timeout.count() / 1000) + " s for rank 0: " + why, where(meeting),
-                  "look at rank 0's output; all ranks need the same MASTER_ADDR, port, secret and build");
+      throw Error(ExitCode::rank_failed, "waited " + std::to_string(meeting.timeout.count() / 1000) + " s for rank 0: " + why,
+                  where(meeting), "look at rank 0's output; all ranks need the same MASTER_ADDR, port, secret and build");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -288,8 +303,11 @@ void check_secret(const TcpMeeting& meeting) {
   std::string why;
   for (const SocketAddress& address : resolve(meeting.address, meeting.port, why))
     if (!address.loopback())
-      throw Error(ExitCode::bad_config, meeting.address + " can be reached from other machines, and this job has no secret to tell its ranks from strangers", where(meeting),
-                  std::string("set ") + secret_file_variable + " to a file of mode 600 with the same 16 or more random bytes on every host, or " + secret_descriptor_variable +
+      throw Error(ExitCode::bad_config,
+                  meeting.address + " can be reached from other machines, and this job has no secret to tell its ranks from strangers",
+                  where(meeting),
+                  std::string("set ") + secret_file_variable +
+                      " to a file of mode 600 with the same 16 or more random bytes on every host, or " + secret_descriptor_variable +
                       " to an open descriptor");
 }
 
@@ -300,13 +318,15 @@ TcpMeeting meeting_of(const RankEnvironment& environment, std::chrono::milliseco
   TcpMeeting out;
   out.address = variable("MASTER_ADDR");
   if (out.address.empty())
-    throw Error(ExitCode::bad_config, "the ranks are on several machines and nothing says where rank 0 is", "environment variable MASTER_ADDR",
+    throw Error(ExitCode::bad_config, "the ranks are on several machines and nothing says where rank 0 is",
+                "environment variable MASTER_ADDR",
                 "set MASTER_ADDR and MASTER_PORT to an address of rank 0's host and a free port (torchrun does)");
   const std::string own = variable("BALEEN_PORT"), port = own.empty() ? variable("MASTER_PORT") : own;
   int number = port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ? 0 : std::stoi(port);
   if (own.empty() && number != 0 && variable("TORCHELASTIC_USE_AGENT_STORE") == "True") ++number;
   if (number < 1 || number > 65535)
-    throw Error(ExitCode::bad_config, "\"" + port + "\" is no port", own.empty() ? "environment variable MASTER_PORT" : "environment variable BALEEN_PORT", "use 1 to 65535");
+    throw Error(ExitCode::bad_config, "\"" + port + "\" is no port",
+                own.empty() ? "environment variable MASTER_PORT" : "environment variable BALEEN_PORT", "use 1 to 65535");
   out.port = static_cast<std::uint16_t>(number);
   out.rank = environment.rank;
   out.size = environment.size;
@@ -329,7 +349,8 @@ std::string build_identity() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   std::vector<char> block(std::size_t{1} << 20);
   StreamHash hash;
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0) hash.update(block.data(), static_cast<std::size_t>(file.gcount()));
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0)
+    hash.update(block.data(), static_cast<std::size_t>(file.gcount()));
   return "baleen 0.1.0 " + hash.hex();
 }
 

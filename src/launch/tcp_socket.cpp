@@ -21,7 +21,8 @@ bool SocketAddress::loopback() const {
 std::string SocketAddress::text() const {
   std::array<char, 80> host{};
   std::array<char, 16> port{};
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&value), length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&value), length, host.data(), host.size(), port.data(), port.size(),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return "an unknown address";
   return std::string(host.data()) + ":" + port.data();
 }
@@ -51,7 +52,8 @@ Descriptor listen_on(const SocketAddress& address) {
   if (!listener.valid()) return listener;
   const int one = 1;
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.value), address.length) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.value), address.length) != 0 ||
+      listen(listener.get(), SOMAXCONN) != 0) {
     const int error = errno;
     listener = Descriptor();
     errno = error;

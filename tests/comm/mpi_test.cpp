@@ -32,22 +32,25 @@ struct Run {
   std::string filter;
   const char* linger = "0";  // seconds: mpirun kills the rest when the first rank of a failed job leaves
 };
-void PrintTo(const Run& run, std::ostream* out) { *out << run.ranks << " " << run.filter; }
+void PrintTo(const Run& run, std::ostream* out) {
+  *out << run.ranks << " " << run.filter;
+}
 
 class OverMpi : public ::testing::TestWithParam<Run> {};
 
 const std::string shared_memory_only = "-*RingOrder*:*RoundsOnce*:*HoldsEveryoneBack*";
 INSTANTIATE_TEST_SUITE_P(
     Suite, OverMpi,
-    ::testing::Values(Run{1, "*Collectives.*/1:MpiRank.Sums" + shared_memory_only}, Run{2, "*Collectives.*/2:MpiRank.Sums" + shared_memory_only},
-                      Run{3, "*Collectives.*/3:MpiRank.Sums:World.WindowsAreUsedAgain" + shared_memory_only},
-                      Run{4, "*Collectives.*/4:MpiRank.Sums:World.RanksMay*:World.CountsTheBytes*" + shared_memory_only},
-                      Run{5, "*Collectives.*/5:MpiRank.Sums:*AllToAllThenACollective" + shared_memory_only},
-                      Run{2, "PointToPoint.Both*:PointToPoint.Messages*:PointToPoint.Starts*:PointToPoint.Collectives*:PointToPoint.Refuses*"},
-                      Run{3, "PointToPoint.ASend*"}, Run{8, "World.OneCommunicatorAnAxis*"}, Run{4, "Failure.AbortEndsAWait*", "1"},
-                      Run{2, "Failure.AbortOfACommunicator*", "1"}, Run{3, "Failure.ClosingWithPending*", "1"}, Run{3, "Failure.DifferentGroups*", "1"},
-                      Run{2, "Failure.AFailedEvent*", "1"}, Run{3, "MpiRank.ADeadline*", "3"}, Run{2, "MpiRank.AMissingPeer*", "3"}, Run{2, "MpiRank.ANotMadeOne*", "3"},
-                      Run{2, "MpiRank.DifferentOperations*", "1"}, Run{2, "MpiRank.AShorterMessage*", "1"}));
+    ::testing::Values(
+        Run{1, "*Collectives.*/1:MpiRank.Sums" + shared_memory_only}, Run{2, "*Collectives.*/2:MpiRank.Sums" + shared_memory_only},
+        Run{3, "*Collectives.*/3:MpiRank.Sums:World.WindowsAreUsedAgain" + shared_memory_only},
+        Run{4, "*Collectives.*/4:MpiRank.Sums:World.RanksMay*:World.CountsTheBytes*" + shared_memory_only},
+        Run{5, "*Collectives.*/5:MpiRank.Sums:*AllToAllThenACollective" + shared_memory_only},
+        Run{2, "PointToPoint.Both*:PointToPoint.Messages*:PointToPoint.Starts*:PointToPoint.Collectives*:PointToPoint.Refuses*"},
+        Run{3, "PointToPoint.ASend*"}, Run{8, "World.OneCommunicatorAnAxis*"}, Run{4, "Failure.AbortEndsAWait*", "1"},
+        Run{2, "Failure.AbortOfACommunicator*", "1"}, Run{3, "Failure.ClosingWithPending*", "1"}, Run{3, "Failure.DifferentGroups*", "1"},
+        Run{2, "Failure.AFailedEvent*", "1"}, Run{3, "MpiRank.ADeadline*", "3"}, Run{2, "MpiRank.AMissingPeer*", "3"},
+        Run{2, "MpiRank.ANotMadeOne*", "3"}, Run{2, "MpiRank.DifferentOperations*", "1"}, Run{2, "MpiRank.AShorterMessage*", "1"}));
 
 // A failed job ends without MPI_Finalize, which mpirun reports as a failure: what counts is what the ranks say.
 TEST_P(OverMpi, EveryRankPasses) {
@@ -55,8 +58,13 @@ TEST_P(OverMpi, EveryRankPasses) {
   if (mpi_library().empty()) GTEST_SKIP() << "this build has no MPI; install libopenmpi-dev and build again";
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun; install openmpi-bin";
   const auto [ranks, filter, linger] = GetParam();
-  testing::Command command({"mpirun", "--oversubscribe", "-n", std::to_string(ranks), std::filesystem::read_symlink("/proc/self/exe"), "--gtest_filter=" + filter},
-                           {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}, {testing::backend_variable, "mpi"}, {testing::linger_variable, linger}, {"GTEST_COLOR", "no"}});
+  testing::Command command({"mpirun", "--oversubscribe", "-n", std::to_string(ranks), std::filesystem::read_symlink("/proc/self/exe"),
+                            "--gtest_filter=" + filter},
+                           {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                            {testing::backend_variable, "mpi"},
+                            {testing::linger_variable, linger},
+                            {"GTEST_COLOR", "no"}});
   const testing::CommandResult result = command.wait(std::chrono::seconds(240));
   EXPECT_EQ(occurrences(result.out, "[  PASSED  ]"), static_cast<std::size_t>(ranks)) << result.out << result.error;
   EXPECT_EQ(occurrences(result.out, "[  PASSED  ] 0 tests"), 0u) << result.out;
@@ -87,7 +95,9 @@ TEST_F(MpiRank, Sums) {
   const int size = detect_ranks().size;
   run_members(size, [&](Communicator& comm) {
     const std::size_t count = 100'003;
-    const auto value = [](int rank, std::size_t index) { return uniform_open(Philox(static_cast<std::uint64_t>(rank) + 7)(index)[0]) - 0.5f; };
+    const auto value = [](int rank, std::size_t index) {
+      return uniform_open(Philox(static_cast<std::uint64_t>(rank) + 7)(index)[0]) - 0.5f;
+    };
     std::vector<float> singles(count);
     std::vector<BFloat16> halves(count);
     for (std::size_t index = 0; index < count; ++index) {
@@ -105,7 +115,8 @@ TEST_F(MpiRank, Sums) {
       }
       ASSERT_NEAR(singles[index], sum, 1e-6 * magnitude) << index;
       const double average = half_sum / size;
-      ASSERT_NEAR(to_float(halves[index]), average, std::abs(average) / 256 + 1e-6 * magnitude) << index;  // half a unit of 8 bits, and the sum's
+      ASSERT_NEAR(to_float(halves[index]), average, std::abs(average) / 256 + 1e-6 * magnitude)
+          << index;  // half a unit of 8 bits, and the sum's
     }
   });
 }
@@ -116,7 +127,8 @@ TEST_F(MpiRank, ADeadlineNamesTheRankThatHasNotCome) {
       [&](Communicator& comm) {
         if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
         std::vector<float> data(100'000);
-        const std::string reason = failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
+        const std::string reason =
+            failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
         EXPECT_THAT(reason, HasSubstr("communicator 'dp': all_reduce of 100000 fp32 (sum) on rank"));
         EXPECT_THAT(reason, HasSubstr("waited 1.0 s; rank 1 is not in this communicator's operations"));
         EXPECT_THAT(reason, ::testing::Not(HasSubstr("rank 2 is not")));
@@ -131,7 +143,8 @@ TEST_F(MpiRank, AMissingPeerIsNamed) {
       [&](Communicator& comm) {
         if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(2500));
         float value = 0;
-        EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }), HasSubstr("send/recv of 1 fp32 on rank 0 waited 1.0 s for rank 1; rank 1 answers"));
+        EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }),
+                    HasSubstr("send/recv of 1 fp32 on rank 0 waited 1.0 s for rank 1; rank 1 answers"));
       },
       std::chrono::milliseconds(1000));
 }
@@ -141,7 +154,8 @@ TEST_F(MpiRank, ANotMadeOneNamesTheMissingRank) {
       2,
       [&](World& world) {
         if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-        EXPECT_THAT(failure_of([&] { world.create_communicator({0, 1}, "dp"); }), HasSubstr("create_communicator on rank 0 waited 1.0 s; rank 1 is not in this"));
+        EXPECT_THAT(failure_of([&] { world.create_communicator({0, 1}, "dp"); }),
+                    HasSubstr("create_communicator on rank 0 waited 1.0 s; rank 1 is not in this"));
       },
       std::chrono::milliseconds(1000));
 }

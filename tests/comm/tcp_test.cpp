@@ -14,11 +14,13 @@ namespace {
 class OverTcp : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Suite, OverTcp,
                          ::testing::Values("*Collectives.*/2:*Collectives.*/3", "*Collectives.*/5", "PointToPoint.*",
-                                           "Failure.Abort*:Failure.Closing*:Failure.Different*:Failure.AFailedEvent*", "World.OneCommunicator*:World.RanksMay*:World.*Bytes*:World.LeavesNo*:TcpRank.*"));
+                                           "Failure.Abort*:Failure.Closing*:Failure.Different*:Failure.AFailedEvent*",
+                                           "World.OneCommunicator*:World.RanksMay*:World.*Bytes*:World.LeavesNo*:TcpRank.*"));
 
 TEST_P(OverTcp, EveryTestPasses) {
   if (testing::over_tcp() || testing::over_mpi()) GTEST_SKIP() << "this is the suite";
-  testing::Command command({std::filesystem::read_symlink("/proc/self/exe"), "--gtest_filter=" + GetParam() + "-*Suite*"}, {{testing::backend_variable, "tcp"}, {"GTEST_COLOR", "no"}});
+  testing::Command command({std::filesystem::read_symlink("/proc/self/exe"), "--gtest_filter=" + GetParam() + "-*Suite*"},
+                           {{testing::backend_variable, "tcp"}, {"GTEST_COLOR", "no"}});
   const testing::CommandResult result = command.wait(std::chrono::seconds(240));
   EXPECT_EQ(result.exit_code, 0) << result.out << result.error;
   EXPECT_EQ(result.out.find("[  PASSED  ] 0 tests"), std::string::npos) << result.out;
@@ -49,7 +51,8 @@ TEST_F(TcpRank, ADeadlineNamesTheRankWaitedFor) {
       [&](Communicator& comm) {
         if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         float value = 0;
-        EXPECT_THAT(failure_of([&] { comm.all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum).wait(); }), ::testing::HasSubstr("waited 1.0 s for rank 1"));
+        EXPECT_THAT(failure_of([&] { comm.all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum).wait(); }),
+                    ::testing::HasSubstr("waited 1.0 s for rank 1"));
         EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }), ::testing::HasSubstr("waited 1.0 s for rank 1"));
       },
       std::chrono::milliseconds(1000));

@@ -19,7 +19,8 @@ const Variables as_root{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROO
 class Clusters : public TrainingFixture {
  protected:
   static bool mpi_is_here() {
-    return std::system("command -v mpirun >/dev/null 2>&1") == 0 && run_baleen({"doctor", "--json"}).out.find(R"("MPI":"")") == std::string::npos;
+    return std::system("command -v mpirun >/dev/null 2>&1") == 0 &&
+           run_baleen({"doctor", "--json"}).out.find(R"("MPI":"")") == std::string::npos;
   }
   std::vector<std::string> over_mpi(int ranks, const std::string& run, const std::vector<std::string>& more) const {
     std::vector<std::string> line{"mpirun", "--oversubscribe", "-n", std::to_string(ranks)};
@@ -38,7 +39,10 @@ class Clusters : public TrainingFixture {
   void expect_survives(int signal) {
     if (!mpi_is_here()) GTEST_SKIP() << "no MPI; install libopenmpi-dev and openmpi-bin and build again";
     const auto settings = [](std::size_t steps) {
-      return std::vector<std::string>{"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=5", "--set", "comm.timeout_s=3", "--set", "parallelism.zero=1"};
+      return std::vector<std::string>{"--set", "training.steps=" + std::to_string(steps),
+                                      "--set", "checkpoint.every=5",
+                                      "--set", "comm.timeout_s=3",
+                                      "--set", "parallelism.zero=1"};
     };
     {
       Command command(over_mpi(2, "run", settings(1'000'000)), as_root);
@@ -67,14 +71,19 @@ TEST_F(Clusters, MpiTrainsAsSharedMemoryDoes) {
   if (!mpi_is_here()) GTEST_SKIP() << "no MPI; install libopenmpi-dev and openmpi-bin and build again";
   ASSERT_EQ(train("own", {"--ranks", "4", "--set", "training.steps=12"}).exit_code, 0);
   for (const std::string layout : {"parallelism.zero=2", "parallelism.tensor=2", "parallelism.pipeline=2"}) {
-    const CommandResult result = Command(over_mpi(4, layout, {"--set", "training.steps=12", "--set", layout}), as_root).wait(std::chrono::seconds(120));
+    const CommandResult result =
+        Command(over_mpi(4, layout, {"--set", "training.steps=12", "--set", layout}), as_root).wait(std::chrono::seconds(120));
     ASSERT_EQ(result.exit_code, 0) << layout << result.error;
     expect_losses(layout, "own");
   }
 }
 
-TEST_F(Clusters, ARunOverMpiSurvivesAKilledRank) { expect_survives(SIGKILL); }
-TEST_F(Clusters, ARunOverMpiSurvivesAStoppedRank) { expect_survives(SIGSTOP); }
+TEST_F(Clusters, ARunOverMpiSurvivesAKilledRank) {
+  expect_survives(SIGKILL);
+}
+TEST_F(Clusters, ARunOverMpiSurvivesAStoppedRank) {
+  expect_survives(SIGSTOP);
+}
 
 TEST_F(Clusters, MpiWithoutItsLauncherIsRefused) {
   if (!mpi_is_here()) GTEST_SKIP() << "no MPI; install libopenmpi-dev and openmpi-bin and build again";
@@ -93,8 +102,9 @@ TEST_F(Clusters, TcpTrainsWithTheBitsOfSharedMemory) {
   ASSERT_EQ(train("own", {"--ranks", "2", "--set", "training.steps=12"}).exit_code, 0);
   const auto arguments = baleen_arguments(train_arguments("run", {"--set", "training.steps=12", "--set", "comm.backend=tcp"}));
   const auto variables = [](int rank) {
-    return Variables{{"RANK", std::to_string(rank)},  {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
-                     {"LOCAL_WORLD_SIZE", "2"},       {"MASTER_ADDR", "127.0.0.1"},        {"MASTER_PORT", std::to_string(20000 + getpid() % 12000)}};
+    return Variables{
+        {"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
+        {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(20000 + getpid() % 12000)}};
   };
   Command first(arguments, variables(0)), second(arguments, variables(1));
   const CommandResult one = first.wait(), two = second.wait();
@@ -119,7 +129,8 @@ TEST_F(Clusters, SeveralHostsNeedAnAddressAndASecret) {
 TEST_F(Clusters, TwoHosts) {
   for (const char* launcher : {"mpirun", "torchrun"}) {
     if (launcher == std::string("mpirun") && !mpi_is_here()) continue;
-    const CommandResult result = Command({source_path("scripts/two-hosts.sh").string(), launcher, "2", "verify", folder / "config.toml", "--layouts", "dp=2,tp=2;pp=2,dp=2,zero=1", "--json"},
+    const CommandResult result = Command({source_path("scripts/two-hosts.sh").string(), launcher, "2", "verify", folder / "config.toml",
+                                          "--layouts", "dp=2,tp=2;pp=2,dp=2,zero=1", "--json"},
                                          {{"BALEEN", baleen_binary().string()}, {"OMP_NUM_THREADS", "1"}})
                                      .wait(std::chrono::seconds(120));
     if (result.exit_code == 3) GTEST_SKIP() << result.error;

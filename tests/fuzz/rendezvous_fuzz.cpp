@@ -70,7 +70,8 @@ void feed(const Ends& ends, const Conversation& honest, std::string_view input) 
   if (to_client.size() > honest.challenge.size() && !gave_proof) broken("somebody without the secret got more than a challenge");
   if (server.state() == HandshakeState::complete && server.payload() != "payload") broken("a payload came in that nobody sent");
   const bool challenged = words.substr(0, honest.challenge.size()) == honest.challenge;
-  if (to_server.size() > honest.proof.size() && !(challenged && words.substr(honest.challenge.size(), honest.verdict.size()) == honest.verdict))
+  if (to_server.size() > honest.proof.size() &&
+      !(challenged && words.substr(honest.challenge.size(), honest.verdict.size()) == honest.verdict))
     broken("a rank gave its payload to somebody without the secret");
 }
 
@@ -84,9 +85,7 @@ std::string mutate(const Conversation& honest, std::mt19937_64& random) {
     case 1:
       for (std::size_t count = random() % 6; count > 0; --count) out += *parts[random() % 6];
       break;
-    case 2:
-      out += honest.hello;
-      break;
+    case 2: out += honest.hello; break;
     default:
       for (std::size_t count = random() % 600; count > 0; --count) out += static_cast<char>(random());
   }

@@ -65,7 +65,9 @@ class Nccl : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Nccl, ::testing::Values(1, 2, 4), ::testing::PrintToStringParamName());
 
-float value(int rank, std::size_t index) { return static_cast<float>((static_cast<std::size_t>(rank) * 3 + index) % 11); }
+float value(int rank, std::size_t index) {
+  return static_cast<float>((static_cast<std::size_t>(rank) * 3 + index) % 11);
+}
 
 TEST_P(Nccl, EveryCollectiveIsRightAndOrderedByEvents) {
   run([](Rank rank) {
@@ -137,7 +139,9 @@ TEST_P(Nccl, ACollectiveIsPartOfARecordedGraph) {
     Buffer data = rank.device.allocate("data", count * sizeof(float));
     const std::vector<float> ones(count, 1.0f);
     rank.stream.copy(data.data(), ones.data(), data.bytes());
-    const auto step = [&] { rank.stream.wait(rank.comm.all_reduce(data.data(), data.data(), count, DType::f32, ReduceOp::sum, rank.stream.record())); };
+    const auto step = [&] {
+      rank.stream.wait(rank.comm.all_reduce(data.data(), data.data(), count, DType::f32, ReduceOp::sum, rank.stream.record()));
+    };
     step();
     rank.stream.synchronize();
     const auto graph = capture(rank.stream, step);

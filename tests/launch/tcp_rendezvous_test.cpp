@@ -77,7 +77,9 @@ class TcpRendezvous : public ::testing::Test {
     ADD_FAILURE() << "nobody listens: " << why;
     return Descriptor();
   }
-  static void say(const Descriptor& connection, const std::string& words) { static_cast<void>(send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL)); }
+  static void say(const Descriptor& connection, const std::string& words) {
+    static_cast<void>(send(connection.get(), words.data(), words.size(), MSG_NOSIGNAL));
+  }
   // What comes within a second; empty when the other side hangs up or says nothing.
   static std::string hear(const Descriptor& connection) {
     pollfd entry{connection.get(), POLLIN, 0};
@@ -185,8 +187,9 @@ TEST_F(TcpRendezvous, GarbageProbesAndHalfOpenConnectionsAreTurnedAway) {
   std::mt19937 random(20261129);
   const std::string log = meeting_survives([&] {
     std::vector<Descriptor> silent;
-    for (const std::string& probe : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string("\x16\x03\x01\x02", 4), std::string("OPTIONS * SIP/2.0\r\n"), std::string("BAL1\x01\x00\xff\xff\xff\x7f", 10),
-                                     std::string(100'000, 'x'), std::string("BAL1")}) {
+    for (const std::string& probe :
+         {std::string("GET / HTTP/1.0\r\n\r\n"), std::string("\x16\x03\x01\x02", 4), std::string("OPTIONS * SIP/2.0\r\n"),
+          std::string("BAL1\x01\x00\xff\xff\xff\x7f", 10), std::string(100'000, 'x'), std::string("BAL1")}) {
       const Descriptor visitor = intrude();
       say(visitor, probe);
       if (probe.size() > 4) {

@@ -11,7 +11,9 @@ using Clock = std::chrono::steady_clock;
 struct Range {
   const std::byte* begin = nullptr;
   std::size_t bytes = 0;
-  bool meets(const Range& other) const { return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes; }
+  bool meets(const Range& other) const {
+    return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
+  }
 };
 Range buffer_of(const Operation& operation) {
   return {static_cast<const std::byte*>(operation.kind == OperationKind::send ? operation.from : operation.to), operation.bytes()};

@@ -15,7 +15,8 @@
 
 namespace baleen::mpi {
 
-// Time spent waiting. What passes while this process itself is stopped (a terminal's ^Z) is nobody's delay: one look counts for at most 100 ms.
+// Time spent waiting. What passes while this process itself is stopped (a terminal's ^Z) is nobody's delay: one look counts for at most 100
+// ms.
 class Waited {
  public:
   std::chrono::nanoseconds look();
@@ -29,7 +30,8 @@ class Waited {
 // whose messages or buffers could meet; a collective waits for all before it.
 class Channel {
  public:
-  Channel(std::uint32_t id, std::string name, std::vector<int> members, const Link& link, std::atomic<std::uint64_t>& sent, std::atomic<std::uint64_t>& busy)
+  Channel(std::uint32_t id, std::string name, std::vector<int> members, const Link& link, std::atomic<std::uint64_t>& sent,
+          std::atomic<std::uint64_t>& busy)
       : id_(id), name_(std::move(name)), members_(std::move(members)), link_(link), sent_(sent), busy_(busy) {}
   ~Channel();
   Channel(const Channel&) = delete;
@@ -76,8 +78,8 @@ class Channel {
   std::atomic<std::uint64_t>& busy_;
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::size_t pending_ = 0;     // enqueued and not finished
-  std::deque<Active> active_;   // in the order of the queue
+  std::size_t pending_ = 0;       // enqueued and not finished
+  std::deque<Active> active_;     // in the order of the queue
   std::deque<Active> abandoned_;  // started, failed: MPI may still touch their memory
   std::uint64_t begun_ = 0;
   std::optional<Error> failure_;  // written by MPI's thread, with the lock

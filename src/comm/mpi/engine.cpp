@@ -90,7 +90,8 @@ void Engine::start_mpi() {
   if (initialized != 0) throw Error(ExitCode::bad_config, "MPI has been started in this process already", "MPI_Init_thread");
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED)
-    throw Error(ExitCode::bad_config, "this MPI allows no thread beside the one that calls it", "MPI_Init_thread", "use another build of MPI");
+    throw Error(ExitCode::bad_config, "this MPI allows no thread beside the one that calls it", "MPI_Init_thread",
+                "use another build of MPI");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   control_ = std::make_unique<Control>();
   operators_ = std::make_unique<Operators>();
@@ -191,7 +192,15 @@ void Engine::look_for_late() {
   for (const auto& channel : channels_) {
     const Operation* late = channel->late(options_.timeout);
     if (late == nullptr) continue;
-    Inquiry inquiry{channel->id(), channel->begun(), late->tag(), channel->name(), {}, -1, {}, std::chrono::duration<double>(options_.timeout).count(), {}};
+    Inquiry inquiry{channel->id(),
+                    channel->begun(),
+                    late->tag(),
+                    channel->name(),
+                    {},
+                    -1,
+                    {},
+                    std::chrono::duration<double>(options_.timeout).count(),
+                    {}};
     for (const int member : channel->members())
       if (member != rank_) inquiry.asked.push_back(member);
     if (late->point_to_point()) inquiry.waits_for = channel->members()[static_cast<std::size_t>(late->root)];
@@ -225,17 +234,16 @@ void Engine::conclude() {
   }
   std::string reason = fmt::format("communicator '{}': {} on rank {} waited {:.1f} s", q.name, describe(q.tag), rank_, q.waited_s);
   if (q.waits_for >= 0) reason += fmt::format(" for rank {}", q.waits_for);
-  reason += "; " + (blamed.empty() ? std::string("all ranks answer and are in it: the link is stuck or slow") : fmt::format("{}", fmt::join(blamed, ", ")));
+  reason += "; " + (blamed.empty() ? std::string("all ranks answer and are in it: the link is stuck or slow")
+                                   : fmt::format("{}", fmt::join(blamed, ", ")));
   spread(0, reason);
   take_failure(0, reason);
 }
 
 void Engine::handle(const ControlMessage& message) {
   switch (message.kind) {
-    case ControlMessage::Kind::abort:
-      return take_failure(message.communicator, message.text.data());
-    case ControlMessage::Kind::question:
-      return answer(message);
+    case ControlMessage::Kind::abort: return take_failure(message.communicator, message.text.data());
+    case ControlMessage::Kind::question: return answer(message);
     case ControlMessage::Kind::answer:
       if (inquiry_ && inquiry_->communicator == message.communicator) inquiry_->answers[message.from] = message;
       return;
@@ -270,7 +278,8 @@ void Engine::take_failure(std::uint32_t communicator, const std::string& reason)
   }
   for (const auto& channel : channels_)
     if (channel->id() == communicator)
-      channel->fail(Error(ExitCode::rank_failed, aborted_.at(communicator), fmt::format("rank {}, communicator '{}'", rank_, channel->name()), remedy));
+      channel->fail(Error(ExitCode::rank_failed, aborted_.at(communicator),
+                          fmt::format("rank {}, communicator '{}'", rank_, channel->name()), remedy));
 }
 
 // What stops this rank stops the other members, who wait for it. The others are told first: whoever sees the failure may leave at once.
@@ -292,11 +301,13 @@ auto Engine::call(Body body) -> decltype(body()) {
   return result.get();
 }
 
-std::shared_ptr<Channel> Engine::create(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent, std::atomic<std::uint64_t>& busy) {
+std::shared_ptr<Channel> Engine::create(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent,
+                                        std::atomic<std::uint64_t>& busy) {
   return call([&] { return make(ranks, name, sent, busy); });
 }
 
-std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent, std::atomic<std::uint64_t>& busy) {
+std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent,
+                                      std::atomic<std::uint64_t>& busy) {
   if (dead_) throw Error(ExitCode::rank_failed, *dead_, "creating communicator '" + name + "'", remedy);
   const std::uint32_t id = ++created_;
   creating_ = true;
@@ -306,8 +317,8 @@ std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::
   check(MPI_Comm_split(control_->comm(), ranks.empty() ? MPI_UNDEFINED : ranks.front(), rank_, &comm), "MPI_Comm_split");
   if (ranks.empty()) return nullptr;
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  Link link{comm, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()), options_.largest_count,
-            operators_.get()};
+  Link link{comm, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()),
+            options_.largest_count, operators_.get()};
   auto channel = std::make_shared<Channel>(id, name, ranks, link, sent, busy);
   channels_.push_back(channel);
   if (const auto early = aborted_.find(id); early != aborted_.end()) take_failure(id, early->second);
@@ -316,7 +327,8 @@ std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::
 
 // Waits until all ranks want a communicator, and holds what they want against each other.
 void Engine::agree(const std::vector<int>& ranks, const std::string& name) {
-  const Claim mine{group_signature(ranks, ranks.empty() ? "" : name, created_), ranks.empty() ? -1 : ranks.front(), static_cast<std::int32_t>(ranks.size())};
+  const Claim mine{group_signature(ranks, ranks.empty() ? "" : name, created_), ranks.empty() ? -1 : ranks.front(),
+                   static_cast<std::int32_t>(ranks.size())};
   std::vector<Claim> claims(static_cast<std::size_t>(size_));
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, claims.data(), sizeof mine, MPI_BYTE, control_->comm(), &request), "MPI_Iallgather");
@@ -326,7 +338,8 @@ void Engine::agree(const std::vector<int>& ranks, const std::string& name) {
     if (dead_) throw Error(ExitCode::rank_failed, *dead_, "creating communicator '" + name + "'", remedy);
     check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
     if (complete == 0 && !inquiry_ && waited.look() > options_.timeout) {
-      Inquiry inquiry{0, created_, {static_cast<std::uint8_t>(OperationKind::create)}, name, {}, -1, {}, std::chrono::duration<double>(options_.timeout).count(), {}};
+      Inquiry inquiry{0,  created_, {static_cast<std::uint8_t>(OperationKind::create)},      name, {},
+                      -1, {},       std::chrono::duration<double>(options_.timeout).count(), {}};
       for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) inquiry.asked.push_back(peer);
       ask(std::move(inquiry));
@@ -336,12 +349,14 @@ void Engine::agree(const std::vector<int>& ranks, const std::string& name) {
   for (int rank = 0; rank < size_; ++rank) {
     const Claim& claim = claims[static_cast<std::size_t>(rank)];
     if (claim.first < 0) continue;
-    const auto same = std::count_if(claims.begin(), claims.end(), [&](const Claim& other) { return other.first == claim.first && other.signature == claim.signature; });
+    const auto same = std::count_if(claims.begin(), claims.end(),
+                                    [&](const Claim& other) { return other.first == claim.first && other.signature == claim.signature; });
     if (same == claim.size) continue;
     const std::string reason = fmt::format("communicator '{}': rank {} and others came with different groups or names", name, rank);
     spread(0, reason);
     take_failure(0, reason);
-    throw Error(ExitCode::rank_failed, reason, "creating communicator '" + name + "'", "this is a bug: all ranks must make the same communicators");
+    throw Error(ExitCode::rank_failed, reason, "creating communicator '" + name + "'",
+                "this is a bug: all ranks must make the same communicators");
   }
 }
 
@@ -357,7 +372,8 @@ void Engine::enqueue(Channel& channel, std::shared_ptr<Operation> operation) {
 void Engine::close(const std::shared_ptr<Channel>& channel) {
   call([&] {
     if (const std::size_t pending = channel->pending(); pending != 0)
-      fail_channel(*channel, Error(ExitCode::rank_failed, fmt::format("rank {} closed communicator '{}' with {} operations pending", rank_, channel->name(), pending)));
+      fail_channel(*channel, Error(ExitCode::rank_failed, fmt::format("rank {} closed communicator '{}' with {} operations pending", rank_,
+                                                                      channel->name(), pending)));
     channels_.erase(std::find(channels_.begin(), channels_.end(), channel));
   });
 }

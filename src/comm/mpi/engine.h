@@ -44,7 +44,8 @@ class Engine {
   int size() const { return size_; }
 
   // From any thread. Collective over the world as World::create_communicator is; nullptr where this rank takes no part.
-  std::shared_ptr<Channel> create(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent, std::atomic<std::uint64_t>& busy);
+  std::shared_ptr<Channel> create(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent,
+                                  std::atomic<std::uint64_t>& busy);
   void enqueue(Channel& channel, std::shared_ptr<Operation> operation);
   // Ends a channel; what is pending on it fails, for its other members too.
   void close(const std::shared_ptr<Channel>& channel);
@@ -77,7 +78,8 @@ class Engine {
   void conclude();
   void handle(const ControlMessage& message);
   void answer(const ControlMessage& question);
-  std::shared_ptr<Channel> make(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent, std::atomic<std::uint64_t>& busy);
+  std::shared_ptr<Channel> make(const std::vector<int>& ranks, const std::string& name, std::atomic<std::uint64_t>& sent,
+                                std::atomic<std::uint64_t>& busy);
   void agree(const std::vector<int>& ranks, const std::string& name);
   void spread(std::uint32_t communicator, const std::string& reason);
   void take_failure(std::uint32_t communicator, const std::string& reason);

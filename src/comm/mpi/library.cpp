@@ -38,16 +38,11 @@ void check(int status, const char* call) {
 MPI_Datatype reduction_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::bf16:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::i32:
-      return MPI_INT32_T;
-    case DType::u64:
-      return MPI_UINT64_T;
-    case DType::u8:
-      break;
+    case DType::bf16: return MPI_FLOAT;
+    case DType::f64: return MPI_DOUBLE;
+    case DType::i32: return MPI_INT32_T;
+    case DType::u64: return MPI_UINT64_T;
+    case DType::u8: break;
   }
   BALEEN_CHECK(false, "cannot reduce dtype", dtype_name(dtype));
   return MPI_DATATYPE_NULL;

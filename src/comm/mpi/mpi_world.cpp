@@ -113,9 +113,10 @@ std::unique_ptr<World> create_mpi_world(int rank, int size, const MpiOptions& op
   auto world = std::make_unique<mpi::MpiWorld>(mpi::EngineOptions{options.timeout, options.largest_count});
   if (world->rank() != rank || world->size() != size)
     throw Error(ExitCode::bad_config,
-                "MPI says this is rank " + std::to_string(world->rank()) + " of " + std::to_string(world->size()) + ", the launcher says rank " + std::to_string(rank) +
-                    " of " + std::to_string(size),
-                "[comm] backend = \"mpi\"", "start the ranks with the mpirun (or srun --mpi=pmix) of " + mpi_library() + ", with which baleen was built");
+                "MPI says this is rank " + std::to_string(world->rank()) + " of " + std::to_string(world->size()) +
+                    ", the launcher says rank " + std::to_string(rank) + " of " + std::to_string(size),
+                "[comm] backend = \"mpi\"",
+                "start the ranks with the mpirun (or srun --mpi=pmix) of " + mpi_library() + ", with which baleen was built");
   return world;
 }
 

@@ -38,7 +38,8 @@ Transfer::Transfer(const Link& link, const Operation& operation) : link_(link), 
 
 // The sum of one, the blocks of one: what is not in place moves.
 void Transfer::copy_alone() const {
-  if (operation_.from != nullptr && operation_.to != nullptr && operation_.from != operation_.to) std::memmove(operation_.to, operation_.from, operation_.bytes());
+  if (operation_.from != nullptr && operation_.to != nullptr && operation_.from != operation_.to)
+    std::memmove(operation_.to, operation_.from, operation_.bytes());
 }
 
 MPI_Request* Transfer::request() {
@@ -50,14 +51,10 @@ void Transfer::start() {
   if (o.kind == OperationKind::barrier) return check(MPI_Ibarrier(link_.comm, request()), "MPI_Ibarrier");
   if (o.count == 0 && !o.point_to_point()) return;  // on every rank alike
   switch (o.kind) {
-    case OperationKind::all_reduce:
-      return start_all_reduce();
-    case OperationKind::reduce_scatter:
-      return start_reduce_scatter();
-    case OperationKind::all_gather:
-      return start_all_gather();
-    case OperationKind::all_to_all:
-      return start_all_to_all();
+    case OperationKind::all_reduce: return start_all_reduce();
+    case OperationKind::reduce_scatter: return start_reduce_scatter();
+    case OperationKind::all_gather: return start_all_gather();
+    case OperationKind::all_to_all: return start_all_to_all();
     case OperationKind::broadcast: {
       const Block block(o.bytes(), link_.largest_count);
       return check(MPI_Ibcast(o.to, block.count(), block.type(), o.root, link_.comm, request()), "MPI_Ibcast");
@@ -72,8 +69,7 @@ void Transfer::start() {
     }
     case OperationKind::none:
     case OperationKind::create:
-    case OperationKind::barrier:
-      break;
+    case OperationKind::barrier: break;
   }
   BALEEN_CHECK(false, "operation", static_cast<int>(o.kind));
 }
@@ -132,7 +128,8 @@ void Transfer::start_all_gather() {
   const Operation& o = operation_;
   const Block block(o.bytes(), link_.largest_count);
   const bool in_place = o.from == at(o.to, o.bytes() * static_cast<std::size_t>(link_.rank));
-  check(MPI_Iallgather(in_place ? MPI_IN_PLACE : o.from, block.count(), block.type(), o.to, block.count(), block.type(), link_.comm, request()),
+  check(MPI_Iallgather(in_place ? MPI_IN_PLACE : o.from, block.count(), block.type(), o.to, block.count(), block.type(), link_.comm,
+                       request()),
         "MPI_Iallgather");
 }
 
@@ -170,8 +167,8 @@ void Transfer::check_length(const MPI_Status& status) const {
   MPI_Count bytes = 0;
   check(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x");
   if (static_cast<std::size_t>(bytes) == operation_.bytes()) return;
-  throw Error(ExitCode::rank_failed, fmt::format("{} expects {} bytes, but {} came", describe(operation_.tag()), operation_.bytes(), bytes), "",
-              "this is a bug: both ends of a message must agree");
+  throw Error(ExitCode::rank_failed, fmt::format("{} expects {} bytes, but {} came", describe(operation_.tag()), operation_.bytes(), bytes),
+              "", "this is a bug: both ends of a message must agree");
 }
 
 void Transfer::write_result(const void* wire, void* to) const {
@@ -185,26 +182,21 @@ void Transfer::write_result(const void* wire, void* to) const {
   alignas(64) static constexpr std::array<std::byte, 32768> zeros{};
   const std::size_t piece = zeros.size() / reducer.element_bytes;
   for (std::size_t first = 0; first < o.count; first += piece)
-    reducer.finish(at(to, first * reducer.element_bytes), at(wire, first * reducer.wire_bytes), zeros.data(), std::min(piece, o.count - first), link_.size);
+    reducer.finish(at(to, first * reducer.element_bytes), at(wire, first * reducer.wire_bytes), zeros.data(),
+                   std::min(piece, o.count - first), link_.size);
 }
 
 std::size_t bytes_on_the_wire(const Operation& operation, int rank, int size) {
   const std::size_t parts = static_cast<std::size_t>(size);
   const std::size_t element = operation.dtype == DType::bf16 ? sizeof(float) : dtype_bytes(operation.dtype);  // of a reduction
   switch (operation.kind) {
-    case OperationKind::all_reduce:
-      return 2 * operation.count * element / parts * (parts - 1);
-    case OperationKind::reduce_scatter:
-      return operation.count * element * (parts - 1);
+    case OperationKind::all_reduce: return 2 * operation.count * element / parts * (parts - 1);
+    case OperationKind::reduce_scatter: return operation.count * element * (parts - 1);
     case OperationKind::all_gather:
-    case OperationKind::all_to_all:
-      return operation.bytes() * (parts - 1);
-    case OperationKind::broadcast:
-      return (rank + 1) % size == operation.root || size == 1 ? 0 : operation.bytes();
-    case OperationKind::send:
-      return operation.bytes();
-    default:
-      return 0;
+    case OperationKind::all_to_all: return operation.bytes() * (parts - 1);
+    case OperationKind::broadcast: return (rank + 1) % size == operation.root || size == 1 ? 0 : operation.bytes();
+    case OperationKind::send: return operation.bytes();
+    default: return 0;
   }
 }
 

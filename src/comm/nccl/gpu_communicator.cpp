@@ -35,8 +35,10 @@ std::string obstacle(Communicator& host, Device& device, const nccl::Library* li
   std::vector<Member> members(static_cast<std::size_t>(host.size()));
   host.all_gather(&mine, members.data(), sizeof mine, DType::u8).wait();
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
-    if (members[rank].version == 0) return library == nullptr ? why : fmt::format("member {} of '{}' has no such library", rank, host.name());
-    if (members[rank].version != members[0].version) return fmt::format("members 0 and {} of '{}' have different versions", rank, host.name());
+    if (members[rank].version == 0)
+      return library == nullptr ? why : fmt::format("member {} of '{}' has no such library", rank, host.name());
+    if (members[rank].version != members[0].version)
+      return fmt::format("members 0 and {} of '{}' have different versions", rank, host.name());
     for (std::size_t other = 0; other < rank; ++other)
       if (members[other].gpu == members[rank].gpu) return fmt::format("members {} and {} of '{}' share a GPU", other, rank, host.name());
   }
@@ -53,7 +55,8 @@ std::string nccl_version(std::string& why) {
   return fmt::format("{}.{}.{} ({})", v / unit, v % unit / 100, v % 100, library->path);
 }
 
-std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const std::string& backend, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const std::string& backend,
+                                              std::chrono::milliseconds timeout) {
   const bool asked = backend == "nccl";
   if (asked || (backend == "auto" && host->size() > 1)) {
     std::string why;

@@ -29,8 +29,9 @@ bool bind_all(void* handle, Library& to, std::string& missing) {
          bind(handle, "ncclCommGetAsyncError", to.async_error, missing) && bind(handle, "ncclCommAbort", to.abort, missing) &&
          bind(handle, "ncclCommDestroy", to.destroy, missing) && bind(handle, "ncclAllReduce", to.all_reduce, missing) &&
          bind(handle, "ncclReduceScatter", to.reduce_scatter, missing) && bind(handle, "ncclAllGather", to.all_gather, missing) &&
-         bind(handle, "ncclBroadcast", to.broadcast, missing) && bind(handle, "ncclSend", to.send, missing) && bind(handle, "ncclRecv", to.recv, missing) &&
-         bind(handle, "ncclGroupStart", to.group_start, missing) && bind(handle, "ncclGroupEnd", to.group_end, missing) &&
+         bind(handle, "ncclBroadcast", to.broadcast, missing) && bind(handle, "ncclSend", to.send, missing) &&
+         bind(handle, "ncclRecv", to.recv, missing) && bind(handle, "ncclGroupStart", to.group_start, missing) &&
+         bind(handle, "ncclGroupEnd", to.group_end, missing) &&
 #if BALEEN_NCCL_SPLITS
          bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) && bind(handle, "ncclCommSplit", to.split, missing) &&
          bind(handle, "ncclCommFinalize", to.finalize, missing);
@@ -51,8 +52,10 @@ Found load() {
   auto library = std::make_unique<Library>();
   decltype(&ncclGetVersion) get_version = nullptr;
   std::string missing;
-  if (!bind(handle, "ncclGetVersion", get_version, missing) || !bind_all(handle, *library, missing) || get_version(&library->version) != ncclSuccess) {
-    out.why = fmt::format("{} lacks {}: it is older than version {}, which this program was built with", BALEEN_NCCL_NAME, missing, NCCL_VERSION_CODE);
+  if (!bind(handle, "ncclGetVersion", get_version, missing) || !bind_all(handle, *library, missing) ||
+      get_version(&library->version) != ncclSuccess) {
+    out.why = fmt::format("{} lacks {}: it is older than version {}, which this program was built with", BALEEN_NCCL_NAME, missing,
+                          NCCL_VERSION_CODE);
     dlclose(handle);
     return out;
   }
@@ -73,18 +76,12 @@ const Library* find_library(std::string& why) {
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-      return ncclFloat32;
-    case DType::bf16:
-      return ncclBfloat16;
-    case DType::f64:
-      return ncclFloat64;
-    case DType::i32:
-      return ncclInt32;
-    case DType::u8:
-      return ncclUint8;
-    case DType::u64:
-      return ncclUint64;
+    case DType::f32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f64: return ncclFloat64;
+    case DType::i32: return ncclInt32;
+    case DType::u8: return ncclUint8;
+    case DType::u64: return ncclUint64;
   }
   BALEEN_CHECK(false, static_cast<int>(dtype));
   return ncclUint8;
@@ -92,14 +89,10 @@ ncclDataType_t type_of(DType dtype) {
 
 ncclRedOp_t op_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum:
-      return ncclSum;
-    case ReduceOp::avg:
-      return ncclAvg;
-    case ReduceOp::max:
-      return ncclMax;
-    case ReduceOp::min:
-      return ncclMin;
+    case ReduceOp::sum: return ncclSum;
+    case ReduceOp::avg: return ncclAvg;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::min: return ncclMin;
   }
   BALEEN_CHECK(false, static_cast<int>(op));
   return ncclSum;

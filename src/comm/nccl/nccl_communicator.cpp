@@ -15,7 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr const char* remedy = "look for the first failure; NCCL_DEBUG=WARN shows the library's own messages; run the same command again: it resumes";
+constexpr const char* remedy =
+    "look for the first failure; NCCL_DEBUG=WARN shows the library's own messages; run the same command again: it resumes";
 
 OperationTag tag_of(OperationKind kind, std::size_t count, DType dtype, ReduceOp op = ReduceOp::sum, int root = 0) {
   return {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(dtype), static_cast<std::uint8_t>(op), 0, root, count};
@@ -28,7 +29,11 @@ bool recording(Stream& stream) {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, milliseconds timeout)
-    : Communicator(host->rank(), host->size(), host->name()), library_(library), host_(std::move(host)), device_(device), timeout_(timeout) {
+    : Communicator(host->rank(), host->size(), host->name()),
+      library_(library),
+      host_(std::move(host)),
+      device_(device),
+      timeout_(timeout) {
   main_.stream = device.create_stream();
   native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
   open(main_.comm);
@@ -104,7 +109,9 @@ void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const char* 
     if (status != ncclInProgress) break;
     const std::string aborted = host_->failure();
     if (!aborted.empty() || Clock::now() > deadline) {
-      fail(!aborted.empty() ? aborted : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), call, rank(), static_cast<double>(timeout_.count()) / 1000));
+      fail(!aborted.empty() ? aborted
+                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), call, rank(),
+                                          static_cast<double>(timeout_.count()) / 1000));
       check_failed();
     }
     std::this_thread::yield();
@@ -156,7 +163,8 @@ bool NcclCommunicator::look() {
       if (watched.done.ready() || !watched.begun.ready()) continue;
       if (watched.since == Clock::time_point{}) watched.since = Clock::now();
       if (Clock::now() - watched.since <= timeout_) continue;
-      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(watched.tag), rank(), static_cast<double>(timeout_.count()) / 1000));
+      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(watched.tag), rank(),
+                       static_cast<double>(timeout_.count()) / 1000));
       break;
     }
   } catch (const Error& error) {
@@ -166,7 +174,8 @@ bool NcclCommunicator::look() {
 }
 
 template <class Call>
-Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name, const Call& call) {
+Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name,
+                            const Call& call) {
   const std::lock_guard lock(mutex_);
   check_failed();
   lane.stream->wait(after);
@@ -179,7 +188,8 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   lane.used = other.stream != nullptr && (&lane == &down_ || !message);
   const bool in_graph = recording(*lane.stream);
   Event begun = in_graph ? Event() : lane.stream->record();
-  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier)) settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), name);
+  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier))
+    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), name);
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();
   if (!in_graph) watched_.push_back({std::move(begun), done, tag});
@@ -189,33 +199,34 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
 Event NcclCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_reduce(send, recv, count, dtype, op, std::move(after));
   const std::size_t bytes = 2 * count * dtype_bytes(dtype) / static_cast<std::size_t>(size()) * others();
-  return run(main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, "ncclAllReduce", [&](ncclComm_t comm, gpuStream_t stream) {
-    return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream);
-  });
+  return run(
+      main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, "ncclAllReduce",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream); });
 }
 
 Event NcclCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->reduce_scatter(send, recv, recv_count, dtype, op, std::move(after));
   const std::size_t bytes = recv_count * dtype_bytes(dtype) * others();
-  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, "ncclReduceScatter", [&](ncclComm_t comm, gpuStream_t stream) {
-    return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
-  });
+  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, "ncclReduceScatter",
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
+             });
 }
 
 Event NcclCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_gather(send, recv, send_count, dtype, std::move(after));
   const std::size_t bytes = send_count * dtype_bytes(dtype) * others();
-  return run(main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, "ncclAllGather", [&](ncclComm_t comm, gpuStream_t stream) {
-    return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream);
-  });
+  return run(
+      main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, "ncclAllGather",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream); });
 }
 
 Event NcclCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
   if (!is_gpu_memory(buffer)) return host_->broadcast(buffer, count, dtype, root, std::move(after));
   const std::size_t bytes = (rank() + 1) % size() == root ? 0 : count * dtype_bytes(dtype);
-  return run(main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes, "ncclBroadcast", [&](ncclComm_t comm, gpuStream_t stream) {
-    return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream);
-  });
+  return run(
+      main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes, "ncclBroadcast",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream); });
 }
 
 Event NcclCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
@@ -245,22 +256,24 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
     main_.stream->synchronize();
     exchanged_ = device_.allocate("all-to-all in place", all);
   }
-  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(), "ncclSend and ncclRecv", [&](ncclComm_t comm, gpuStream_t stream) {
-    const auto* from = static_cast<const std::byte*>(send);
-    if (send == recv) {
-      main_.stream->copy(exchanged_.data(), send, all);
-      from = exchanged_.as<std::byte>();
-    }
-    ncclResult_t status = library_.group_start();
-    for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
-      const std::size_t place = static_cast<std::size_t>(peer) * block;
-      status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-      if (status == ncclSuccess || status == ncclInProgress) status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-      if (status == ncclInProgress) status = ncclSuccess;
-    }
-    const ncclResult_t ended = library_.group_end();
-    return status != ncclSuccess ? status : ended;
-  });
+  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(), "ncclSend and ncclRecv",
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               const auto* from = static_cast<const std::byte*>(send);
+               if (send == recv) {
+                 main_.stream->copy(exchanged_.data(), send, all);
+                 from = exchanged_.as<std::byte>();
+               }
+               ncclResult_t status = library_.group_start();
+               for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
+                 const std::size_t place = static_cast<std::size_t>(peer) * block;
+                 status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
+                 if (status == ncclSuccess || status == ncclInProgress)
+                   status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
+                 if (status == ncclInProgress) status = ncclSuccess;
+               }
+               const ncclResult_t ended = library_.group_end();
+               return status != ncclSuccess ? status : ended;
+             });
 }
 
 }  // namespace baleen::nccl

@@ -21,8 +21,8 @@ namespace baleen::nccl {
 
 // Each operation is put on the communicator's own stream behind `after`; inside a graph that is being recorded it becomes part of it.
 //
-// Messages to a higher rank and messages to a lower rank have a communicator and stream each, so that two ranks, or a ring of them, may send
-// first and receive then. Longer cycles of messages must not wait for each other: NCCL's send ends when its receive has begun.
+// Messages to a higher rank and messages to a lower rank have a communicator and stream each, so that two ranks, or a ring of them, may
+// send first and receive then. Longer cycles of messages must not wait for each other: NCCL's send ends when its receive has begun.
 //
 // A thread watches what is under way: when an operation takes longer than the timeout after it could begin, when the library reports an
 // error, or when the host's communicator was aborted, all operations end, and later ones fail with the reason.

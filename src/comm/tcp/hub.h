@@ -1,7 +1,7 @@
 // A rank's connections to all others: one socket a peer, one thread that reads them all and hands what comes to the communicators.
 //
-// A message is a header and its bytes. It goes out at once as far as the socket takes it; the rest, and everything behind it, waits in memory
-// for the thread. What comes is kept until it is asked for. Nothing is encrypted or signed once a connection has proved itself.
+// A message is a header and its bytes. It goes out at once as far as the socket takes it; the rest, and everything behind it, waits in
+// memory for the thread. What comes is kept until it is asked for. Nothing is encrypted or signed once a connection has proved itself.
 #pragma once
 
 #include <atomic>

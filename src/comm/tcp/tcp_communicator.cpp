@@ -32,7 +32,9 @@ Error as_error(std::exception_ptr caught) {
 struct Range {
   const std::byte* begin;
   std::size_t bytes;
-  bool meets(const Range& other) const { return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes; }
+  bool meets(const Range& other) const {
+    return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
+  }
 };
 Range buffer_of(const Operation& operation) {
   return {static_cast<const std::byte*>(operation.kind == OperationKind::send ? operation.from : operation.to), operation.bytes()};
@@ -47,7 +49,8 @@ bool must_follow(const Operation& later, const Operation& earlier) {
 
 }  // namespace
 
-TcpPort::TcpPort(std::shared_ptr<Hub> hub, std::uint32_t id, std::vector<int> members, int rank, std::string name, milliseconds timeout, std::atomic<std::uint64_t>& sent)
+TcpPort::TcpPort(std::shared_ptr<Hub> hub, std::uint32_t id, std::vector<int> members, int rank, std::string name, milliseconds timeout,
+                 std::atomic<std::uint64_t>& sent)
     : hub_(std::move(hub)),
       id_(id),
       members_(std::move(members)),
@@ -68,8 +71,8 @@ const std::byte* TcpPort::try_arrived_from(int peer, std::size_t bytes) {
   const Message* message = hub_->front(world_rank(peer), id_);
   if (message == nullptr) return nullptr;
   if (message->tag != tag_ || message->bytes.size() != bytes)
-    fail(fmt::format("communicator '{}': rank {} runs {} while rank {} runs {} ({} and {} bytes in one message)", name_, world_rank(rank_), describe(tag_), world_rank(peer),
-                     describe(message->tag), bytes, message->bytes.size()));
+    fail(fmt::format("communicator '{}': rank {} runs {} while rank {} runs {} ({} and {} bytes in one message)", name_, world_rank(rank_),
+                     describe(tag_), world_rank(peer), describe(message->tag), bytes, message->bytes.size()));
   static constexpr std::byte nothing{};
   return message->bytes.empty() ? &nothing : message->bytes.data();
 }
@@ -98,7 +101,8 @@ void TcpPort::join(std::uint64_t signature) {
     std::memcpy(&theirs, arrived_from(peer, sizeof theirs), sizeof theirs);
     release_from(peer);
     if (theirs != signature)
-      fail(fmt::format("communicator '{}': ranks {} and {} came with different groups or names", name_, world_rank(rank_), world_rank(peer)));
+      fail(fmt::format("communicator '{}': ranks {} and {} came with different groups or names", name_, world_rank(rank_),
+                       world_rank(peer)));
   }
 }
 
@@ -112,12 +116,13 @@ void TcpPort::check_aborted() const {
 // What a rank sent before it left can still be read, so this is asked after looking.
 void TcpPort::check_gone(int peer) {
   if (hub_->gone(world_rank(peer)) && hub_->front(world_rank(peer), id_) == nullptr)
-    fail(fmt::format("communicator '{}': {} on rank {} waits for rank {}, whose connection has ended: it died, or the network did", name_, describe(tag_), world_rank(rank_),
-                     world_rank(peer)));
+    fail(fmt::format("communicator '{}': {} on rank {} waits for rank {}, whose connection has ended: it died, or the network did", name_,
+                     describe(tag_), world_rank(rank_), world_rank(peer)));
 }
 
 void TcpPort::fail_deadline(int peer, double seconds) {
-  fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for rank {}", name_, describe(tag_), world_rank(rank_), seconds, world_rank(peer)));
+  fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for rank {}", name_, describe(tag_), world_rank(rank_), seconds,
+                   world_rank(peer)));
 }
 
 void TcpPort::fail(const std::string& reason) {
@@ -126,7 +131,8 @@ void TcpPort::fail(const std::string& reason) {
   throw Error(ExitCode::rank_failed, reason);  // not reached: the world is aborted
 }
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank, const std::string& name, milliseconds timeout)
+TcpCommunicator::TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank,
+                                 const std::string& name, milliseconds timeout)
     : Communicator(rank, static_cast<int>(members.size()), name), port_(std::move(hub), id, members, rank, name, timeout, bytes_sent_) {
   port_.join(group_signature(members, name, id));
   sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
@@ -144,7 +150,8 @@ TcpCommunicator::~TcpCommunicator() {
     stopping_ = true;
     abandoned = pending_;
   }
-  if (abandoned != 0) abort(fmt::format("rank {} closed communicator '{}' with {} operations pending", port_.world_rank(rank()), name(), abandoned));
+  if (abandoned != 0)
+    abort(fmt::format("rank {} closed communicator '{}' with {} operations pending", port_.world_rank(rank()), name(), abandoned));
   changed_.notify_all();
   worker_.join();
 }
@@ -174,7 +181,8 @@ Event TcpCommunicator::do_barrier(Event after) {
   return enqueue(OperationKind::barrier, nullptr, nullptr, 0, DType::u8, ReduceOp::sum, 0, std::move(after));
 }
 
-Event TcpCommunicator::enqueue(OperationKind kind, const void* from, void* to, std::size_t count, DType dtype, ReduceOp op, int root, Event after) {
+Event TcpCommunicator::enqueue(OperationKind kind, const void* from, void* to, std::size_t count, DType dtype, ReduceOp op, int root,
+                               Event after) {
   auto operation = std::make_shared<Operation>();
   operation->kind = kind;
   operation->from = from;
@@ -250,20 +258,16 @@ void TcpCommunicator::run(const Operation& operation) {
       return ring_all_gather(port_, own, to, partition, element);
     }
     case OperationKind::reduce_scatter:
-      return ring_reduce_scatter(port_, from, to, Partition::of_equal_parts(operation.count, size()), reducer_for(operation.dtype, operation.op));
-    case OperationKind::all_gather:
-      return ring_all_gather(port_, from, to, Partition::of_equal_parts(operation.count, size()), element);
-    case OperationKind::broadcast:
-      return ring_broadcast(port_, to, operation.bytes(), operation.root);
-    case OperationKind::all_to_all:
-      return pairwise_all_to_all(port_, from, to, operation.bytes());
-    case OperationKind::barrier:
-      return barrier();
+      return ring_reduce_scatter(port_, from, to, Partition::of_equal_parts(operation.count, size()),
+                                 reducer_for(operation.dtype, operation.op));
+    case OperationKind::all_gather: return ring_all_gather(port_, from, to, Partition::of_equal_parts(operation.count, size()), element);
+    case OperationKind::broadcast: return ring_broadcast(port_, to, operation.bytes(), operation.root);
+    case OperationKind::all_to_all: return pairwise_all_to_all(port_, from, to, operation.bytes());
+    case OperationKind::barrier: return barrier();
     case OperationKind::none:
     case OperationKind::create:
     case OperationKind::send:
-    case OperationKind::recv:
-      break;
+    case OperationKind::recv: break;
   }
   BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
 }

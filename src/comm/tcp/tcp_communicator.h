@@ -23,8 +23,8 @@ namespace baleen::tcp {
 // A rank's end of a communicator: messages to and from its members, with deadlines.
 class TcpPort final : public RingTransport {
  public:
-  TcpPort(std::shared_ptr<Hub> hub, std::uint32_t id, std::vector<int> members, int rank, std::string name, std::chrono::milliseconds timeout,
-          std::atomic<std::uint64_t>& sent);
+  TcpPort(std::shared_ptr<Hub> hub, std::uint32_t id, std::vector<int> members, int rank, std::string name,
+          std::chrono::milliseconds timeout, std::atomic<std::uint64_t>& sent);
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   std::size_t slot_bytes() const override { return std::size_t{256} << 10; }
@@ -66,7 +66,8 @@ class TcpPort final : public RingTransport {
 
 class TcpCommunicator final : public Communicator {
  public:
-  TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank, const std::string& name, std::chrono::milliseconds timeout);
+  TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank, const std::string& name,
+                  std::chrono::milliseconds timeout);
   ~TcpCommunicator() override;
   void abort(const std::string& reason) override { port_.hub().abort(port_.id(), reason); }
   std::string failure() const override { return port_.hub().failure(port_.id()); }

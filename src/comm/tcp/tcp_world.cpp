@@ -11,7 +11,8 @@ namespace {
 
 class TcpWorld final : public World {
  public:
-  TcpWorld(const TcpMeeting& meeting, std::chrono::milliseconds timeout) : timeout_(timeout), hub_(std::make_shared<tcp::Hub>(meeting.rank, connect_mesh(meeting))) {}
+  TcpWorld(const TcpMeeting& meeting, std::chrono::milliseconds timeout)
+      : timeout_(timeout), hub_(std::make_shared<tcp::Hub>(meeting.rank, connect_mesh(meeting))) {}
 
   int rank() const override { return hub_->rank(); }
   int size() const override { return hub_->size(); }

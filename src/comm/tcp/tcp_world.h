@@ -9,8 +9,8 @@
 
 namespace baleen {
 
-// Collective over the ranks of the meeting; `timeout` bounds every later wait for another rank: they find each other at rank 0's address, then every two of them connect and prove themselves
-// to each other with the job's secret. Throws as meet() does.
+// Collective over the ranks of the meeting; `timeout` bounds every later wait for another rank: they find each other at rank 0's address,
+// then every two of them connect and prove themselves to each other with the job's secret. Throws as meet() does.
 std::unique_ptr<World> create_tcp_world(const TcpMeeting& meeting, std::chrono::milliseconds timeout);
 
 }  // namespace baleen
