@@ -9,15 +9,19 @@
 #include "cli/commands.h"
 #include "cli/ranks.h"
 #include "comm/benchmark.h"
+#include "comm/gpu_communicator.h"
+#include "device/gpu.h"
 
 namespace baleen::cli {
 namespace {
 
 void check_backend(const std::string& backend) {
-  if (backend == "shm") return;
-  const bool known = backend == "mpi" || backend == "nccl";
-  throw Error(ExitCode::bad_config, known ? fmt::format("backend '{}' is not in this build", backend) : fmt::format("no backend named '{}'", backend),
-              "--backend", "use --backend shm");
+  if (backend == "shm" || backend == "mpi" || backend == "tcp") return;
+  if (backend != "nccl") throw Error(ExitCode::bad_config, fmt::format("no backend named '{}'", backend), "--backend", "use shm, mpi (under mpirun), tcp (under torchrun) or nccl");
+  std::string why;
+  if (nccl_version(why).empty()) throw Error(ExitCode::bad_config, "backend 'nccl' cannot be used: " + why, "--backend", "install NCCL, or use --backend shm");
+  const GpuList gpus = list_gpus();
+  if (gpus.names.empty()) throw Error(ExitCode::bad_config, "backend 'nccl' connects GPUs, and there are none: " + gpus.why_none, "--backend", "use --backend shm");
 }
 
 nlohmann::ordered_json as_json(const BenchCommArguments& arguments, int ranks, const std::vector<BenchmarkRow>& rows) {
@@ -46,15 +50,21 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   RankedCommand command;
   command.ranks = ranks;
   command.threads = 1;
+  command.backend = arguments.backend;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
-    const auto axis = world.create_communicator(all, "world");
+    auto axis = world.create_communicator(all, "world");
+    std::unique_ptr<Device> gpu;
+    if (arguments.backend == "nccl") {
+      gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
+      axis = for_gpu_buffers(std::move(axis), *gpu, "nccl", world.gpu_timeout());
+    }
     const bool table = world.rank() == 0 && !arguments.json;
     if (table)
       fmt::print("# {} over {} ranks, backend {}; out of place\n{:>12} {:>12} {:>8} {:>12} {:>14} {:>14} {:>8}\n", arguments.op, ranks, arguments.backend,
                  "# size (B)", "elements", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong");
-    const std::vector<BenchmarkRow> rows = benchmark_collective(*axis, collective, sizes, table ? print_row : std::function<void(const BenchmarkRow&)>());
+    const std::vector<BenchmarkRow> rows = benchmark_collective(*axis, collective, sizes, table ? print_row : std::function<void(const BenchmarkRow&)>(), gpu.get());
     if (world.rank() == 0 && arguments.json) fmt::print("{}\n", dump_json(as_json(arguments, ranks, rows)));
     bool right = true;
     for (const BenchmarkRow& row : rows) right &= row.wrong == 0;

@@ -1,5 +1,6 @@
 // baleen doctor
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 
 #include "base/json.h"
 #include "cli/commands.h"
+#include "comm/gpu_communicator.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/shm/shm_world.h"
 #include "device/gpu.h"
 #include "launch/launcher.h"
@@ -68,6 +71,11 @@ int run(const DoctorArguments& arguments) {
   if (!arguments.layouts.empty()) layouts = parse_layouts(arguments.layouts);
   const GpuList gpus = list_gpus();
   const RankEnvironment ranks = detect_ranks();
+  std::string no_nccl;
+  const std::string nccl = nccl_version(no_nccl);
+  std::vector<std::string> backends{"shm", "tcp"};
+  if (!mpi_library().empty()) backends.push_back("mpi");
+  if (!nccl.empty() && !gpus.names.empty()) backends.push_back("nccl");
   struct sysinfo memory {};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
@@ -81,8 +89,8 @@ int run(const DoctorArguments& arguments) {
                            {"size", ranks.size},
                            {"local_rank", ranks.local_rank},
                            {"local_size", ranks.local_size}}},
-                         {"libraries", {{"oneDNN", ops::onednn_version()}}},
-                         {"backends", {"shm"}},
+                         {"libraries", {{"oneDNN", ops::onednn_version()}, {"MPI", mpi_library()}, {"NCCL", nccl}}},
+                         {"backends", backends},
                          {"copy_gbs", copy_bandwidth()},
                          {"all_reduce_busbw_gbs", all_reduce_bandwidth()}};
   for (const ParallelLayout& layout : layouts) report["layouts"].push_back({{"layout", layout.text()}, {"ranks", layout.ranks()}, {"grid", rank_grid(mesh_of(layout))}});
@@ -96,7 +104,9 @@ int run(const DoctorArguments& arguments) {
   for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
   fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size, ranks.local_rank, ranks.local_size);
   fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
-  fmt::print("backends      shm (built in)\n");
+  fmt::print("MPI           {}\n", mpi_library().empty() ? "none: this build was made without libopenmpi-dev or libmpich-dev" : mpi_library() + " (ranks started by its mpirun)");
+  fmt::print("NCCL          {}\n", nccl.empty() ? "none: " + no_nccl : nccl);
+  fmt::print("backends      {}\n", fmt::join(backends, ", "));
   fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());
   fmt::print("all-reduce    {:.2f} GB/s bus bandwidth, 16 MB, 2 ranks, shm\n", report["all_reduce_busbw_gbs"].get<double>());
   for (const ParallelLayout& layout : layouts) fmt::print("layout        {}: {} {}\n", layout.text(), layout.ranks(), rank_grid(mesh_of(layout)));

@@ -28,6 +28,12 @@ int rank_count(const RankEnvironment& environment, int given, int fallback) {
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body) {
   if (environment.source == RankSource::single && command.ranks > 1) {
+    if (command.backend == "mpi")
+      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks), "[comm] backend = \"mpi\"",
+                  fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
+    if (command.backend == "tcp")
+      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks), "[comm] backend = \"tcp\"",
+                  "leave comm.backend at \"auto\"; TCP is for ranks that torchrun or srun start on several machines");
     LaunchOptions options;
     options.ranks = command.ranks;
     options.arguments = command_line;
@@ -42,7 +48,7 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
   // Every rank of this machine its share of the cores, whoever started it.
   ops::set_threads(command.threads > 0 ? command.threads : std::max(1, available_cores() / local_ranks));
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
-  const std::unique_ptr<World> world = connect_world(environment, timeout);
+  const std::unique_ptr<World> world = connect_world(environment, timeout, command.backend);
   try {
     return body(*world);
   } catch (const Error& error) {

@@ -15,6 +15,7 @@ struct RankedCommand {
   int threads = 0;  // OpenMP threads a rank; 0: cores / ranks
   double timeout_s = 60;
   bool graceful_stop = false;  // the body honours a stop signal
+  std::string backend = "auto";  // of [comm]
 };
 
 // The number of ranks: torchrun's or mpirun's world size, else `given`, else `fallback`. Throws Error(bad_config) when --ranks is given

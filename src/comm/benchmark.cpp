@@ -47,13 +47,21 @@ std::size_t parse_size(std::string_view text, std::string_view whole) {
 // One size of one collective: its buffers, how to run it, and what it must give.
 class Case {
  public:
-  Case(Communicator& axis, Collective collective, std::size_t bytes) : axis_(axis), collective_(collective) {
+  Case(Communicator& axis, Collective collective, std::size_t bytes, Device* device) : axis_(axis), collective_(collective) {
     const auto n = static_cast<std::size_t>(axis.size());
     const bool parts = collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
     each_ = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? n : 1));
     total_ = parts ? each_ * n : each_;
     send_.resize(collective == Collective::all_gather ? each_ : total_);
     recv_.resize(collective == Collective::reduce_scatter ? each_ : total_);
+    from_ = send_.data();
+    to_ = recv_.data();
+    if (device == nullptr) return;
+    copies_ = device->create_stream();
+    device_send_ = device->allocate("bench: send", send_.size() * sizeof(float));
+    device_recv_ = device->allocate("bench: receive", recv_.size() * sizeof(float));
+    from_ = device_send_.as<float>();
+    to_ = device_recv_.as<float>();
   }
 
   std::size_t bytes() const { return total_ * sizeof(float); }
@@ -70,24 +78,32 @@ class Case {
     }
     std::fill(recv_.begin(), recv_.end(), -1.0f);
     if (collective_ == Collective::broadcast && rank == 0) recv_ = send_;
+    if (copies_ == nullptr) return;
+    copies_->copy(from_, send_.data(), send_.size() * sizeof(float));
+    copies_->copy(to_, recv_.data(), recv_.size() * sizeof(float));
+    copies_->synchronize();
   }
 
   // Completes with the operation (both halves of a send_recv).
   std::vector<Event> enqueue() {
     const int n = axis_.size(), next = (axis_.rank() + 1) % n, previous = (axis_.rank() + n - 1) % n;
     switch (collective_) {
-      case Collective::all_reduce: return {axis_.all_reduce(send_.data(), recv_.data(), each_, DType::f32, ReduceOp::sum)};
-      case Collective::all_gather: return {axis_.all_gather(send_.data(), recv_.data(), each_, DType::f32)};
-      case Collective::reduce_scatter: return {axis_.reduce_scatter(send_.data(), recv_.data(), each_, DType::f32, ReduceOp::sum)};
-      case Collective::broadcast: return {axis_.broadcast(recv_.data(), each_, DType::f32, 0)};
-      case Collective::all_to_all: return {axis_.all_to_all(send_.data(), recv_.data(), each_, DType::f32)};
+      case Collective::all_reduce: return {axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum)};
+      case Collective::all_gather: return {axis_.all_gather(from_, to_, each_, DType::f32)};
+      case Collective::reduce_scatter: return {axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum)};
+      case Collective::broadcast: return {axis_.broadcast(to_, each_, DType::f32, 0)};
+      case Collective::all_to_all: return {axis_.all_to_all(from_, to_, each_, DType::f32)};
       case Collective::send_recv:
-        return {axis_.send(send_.data(), each_, DType::f32, next), axis_.recv(recv_.data(), each_, DType::f32, previous)};
+        return {axis_.send(from_, each_, DType::f32, next), axis_.recv(to_, each_, DType::f32, previous)};
     }
     return {};
   }
 
-  std::uint64_t wrong() const {
+  std::uint64_t wrong() {
+    if (copies_ != nullptr) {
+      copies_->copy(recv_.data(), to_, recv_.size() * sizeof(float));
+      copies_->synchronize();
+    }
     const int n = axis_.size(), rank = axis_.rank(), previous = (rank + n - 1) % n;
     std::uint64_t weights = 0, count = 0;
     for (int from = 0; from < n; ++from) weights += weight_of(from);
@@ -112,6 +128,9 @@ class Case {
   Collective collective_;
   std::size_t each_ = 0, total_ = 0;  // elements: the operation's count, and those of the larger buffer
   std::vector<float> send_, recv_;
+  float *from_ = nullptr, *to_ = nullptr;  // what is sent and received: these, or their copies on a device
+  Buffer device_send_, device_recv_;
+  std::unique_ptr<Stream> copies_;
 };
 
 void run_operations(Case& subject, int operations) {
@@ -172,11 +191,11 @@ double bus_factor(Collective collective, int ranks) {
 }
 
 std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
-                                               const std::function<void(const BenchmarkRow&)>& row_done) {
+                                               const std::function<void(const BenchmarkRow&)>& row_done, Device* device) {
   BALEEN_CHECK(collective != Collective::send_recv || axis.size() > 1, "a rank alone has nobody to send to");
   std::vector<BenchmarkRow> rows;
   for (const std::size_t size : sizes) {
-    Case subject(axis, collective, size);
+    Case subject(axis, collective, size, device);
     subject.fill();
     run_operations(subject, 1);  // checked before the buffers hold its results already
     BenchmarkRow row;

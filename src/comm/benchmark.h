@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "device/device.h"
 
 namespace baleen {
 
@@ -34,8 +35,8 @@ struct BenchmarkRow {
 double bus_factor(Collective collective, int ranks);
 
 // Collective over `axis`. Every size is rounded down to whole fp32 elements (and equal parts where the collective has parts), to at least
-// one. Every rank gets the same rows; `row_done` is called after each, on rank 0 alone.
+// one. Buffers are in `device`'s memory, or the host's. Every rank gets the same rows; `row_done` is called after each, on rank 0 alone.
 std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
-                                               const std::function<void(const BenchmarkRow&)>& row_done = {});
+                                               const std::function<void(const BenchmarkRow&)>& row_done = {}, Device* device = nullptr);
 
 }  // namespace baleen

@@ -70,6 +70,9 @@ class Communicator {
   // device's own queue tells nothing.
   virtual void observe(CommObserver* observer) { observer_ = observer; }
 
+  // Why it can no longer be used: its own or the job's failure, wherever it happened; empty while there is none. Any thread may ask.
+  virtual std::string failure() const { return ""; }
+
   // Bytes this rank has put on the wire and nanoseconds its worker has spent inside operations, since construction.
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   std::uint64_t busy_nanoseconds() const { return busy_nanoseconds_.load(std::memory_order_relaxed); }
@@ -101,6 +104,13 @@ class World {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string backend() const = 0;
+  // What [comm] backend asks for, for buffers in GPU memory (gpu_communicator.h), and the deadline of waits for other ranks.
+  const std::string& gpu_backend() const { return gpu_backend_; }
+  std::chrono::milliseconds gpu_timeout() const { return gpu_timeout_; }
+  void set_gpu_backend(std::string backend, std::chrono::milliseconds timeout) {
+    gpu_backend_ = std::move(backend);
+    gpu_timeout_ = timeout;
+  }
 
   // A communicator over `ranks` (world ranks, ascending; its members' order is their order there). Collective over the world: every rank
   // calls it the same number of times in the same order, each with the group it is itself in, or with an empty list to take no part
@@ -108,6 +118,10 @@ class World {
   virtual std::unique_ptr<Communicator> create_communicator(const std::vector<int>& ranks, const std::string& name) = 0;
   // Makes every operation of every communicator of this world fail, on every rank.
   virtual void abort(const std::string& reason) = 0;
+
+ private:
+  std::string gpu_backend_ = "auto";
+  std::chrono::milliseconds gpu_timeout_ = std::chrono::seconds(60);
 };
 
 }  // namespace baleen

@@ -17,6 +17,7 @@ class StagedCommunicator final : public Communicator {
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device& device);
   void abort(const std::string& reason) override { inner_->abort(reason); }
   void observe(CommObserver* observer) override { inner_->observe(observer); }
+  std::string failure() const override { return inner_->failure(); }
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;

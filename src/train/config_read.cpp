@@ -180,7 +180,7 @@ void read_parallelism(TomlSection& parallelism, Config& config) {
 void read_rest(const toml::table& root, Config& config) {
   const auto section = [&](const char* name) { return TomlSection(root[name].as_table(), name, config.source); };
   TomlSection comm = section("comm");
-  comm.choice("backend", config.comm.backend, {"auto", "shm", "mpi", "nccl"});
+  comm.choice("backend", config.comm.backend, {"auto", "shm", "mpi", "nccl", "tcp"});
   comm.number("timeout_s", config.comm.timeout_s, 0, 86400, true);
   comm.number("bucket_mb", config.comm.bucket_mb, 0, 1 << 20);
   comm.choice("gradient_reduction", config.comm.gradient_reduction, {"sum", "avg"});

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "comm/gpu_communicator.h"
 #include "device/gpu.h"
 #include "train/config.h"
 #include "train/layout.h"
@@ -23,7 +24,11 @@ void refuse_missing_features(const Config& config) {
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
-  refuse(config.comm.backend == "mpi" || config.comm.backend == "nccl", "comm.backend", "set comm.backend = \"auto\" or \"shm\"");
+  if (config.comm.backend == "nccl") {
+    if (config.training.device != "gpu") reject(config, "comm.backend = \"nccl\" connects GPUs, and training.device is not \"gpu\"", "set comm.backend = \"auto\"");
+    std::string why;
+    if (nccl_version(why).empty()) reject(config, fmt::format("comm.backend = \"nccl\": {}", why), "install NCCL, or set comm.backend = \"auto\"");
+  }
   refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
 }
 

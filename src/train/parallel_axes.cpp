@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/staged_communicator.h"
+#include "comm/gpu_communicator.h"
 #include "device/gpu.h"
 
 namespace baleen {
@@ -77,7 +77,7 @@ std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const
   auto communicator = world.create_communicator(ranks, name);
   if (communicator != nullptr) communicator->observe(observer_);
   if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
-  return std::make_unique<StagedCommunicator>(std::move(communicator), *device_);
+  return for_gpu_buffers(std::move(communicator), *device_, world.gpu_backend(), world.gpu_timeout());
 }
 
 // The ranks of the first and of the last stage that hold the same part of the embedding.

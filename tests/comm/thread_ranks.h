@@ -1,24 +1,94 @@
-// Ranks as threads of one test, over the same code and the same kind of memory as ranks that are processes.
+// Ranks as threads of one test, over the same code and the same kind of memory as ranks that are processes. Where mpi_test.cpp runs this
+// program under mpirun, the same tests find one rank of MPI in each process instead.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/communicator.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/shm/shm_world.h"
+#include "comm/tcp/tcp_world.h"
+#include "launch/rank_environment.h"
+#include "launch/tcp_socket.h"
 
 namespace baleen::testing {
+
+inline constexpr const char* backend_variable = "BALEEN_TEST_BACKEND";
+inline bool over_mpi() {
+  const char* backend = std::getenv(backend_variable);
+  return backend != nullptr && std::string(backend) == "mpi";
+}
+inline constexpr const char* linger_variable = "BALEEN_TEST_LINGER_S";
+// Keeps a process at its end, after its report.
+struct Farewell {
+  ~Farewell() {
+    if (const char* seconds = std::getenv(linger_variable)) std::this_thread::sleep_for(std::chrono::seconds(std::atoi(seconds)));
+  }
+};
+inline bool over_tcp() {
+  const char* backend = std::getenv(backend_variable);
+  return backend != nullptr && std::string(backend) == "tcp";
+}
+// Ranks as threads that find each other on a port which was free a moment ago.
+inline std::vector<std::unique_ptr<World>> create_tcp_worlds(int size, std::chrono::milliseconds timeout) {
+  TcpMeeting meeting;
+  meeting.address = "127.0.0.1";
+  {
+    std::string why;
+    const Descriptor listener = listen_on(resolve(meeting.address, 0, why).at(0));
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    meeting.port = ntohs(address.sin_port);
+  }
+  meeting.size = size;
+  meeting.secret = "a secret for this test alone";
+  meeting.timeout = std::chrono::seconds(20);
+  std::vector<std::unique_ptr<World>> worlds(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      TcpMeeting mine = meeting;
+      mine.rank = rank;
+      worlds[static_cast<std::size_t>(rank)] = create_tcp_world(mine, timeout);
+    });
+  threads.clear();
+  return worlds;
+}
+// This process's world, made once. Pieces are small, so that every operation takes several.
+inline World& mpi_world(std::chrono::milliseconds timeout) {
+  const RankEnvironment me = detect_ranks();
+  static const Farewell farewell;
+  static const std::unique_ptr<World> world = create_mpi_world(me.rank, me.size, {timeout, 40'000});
+  return *world;
+}
+// The body of run_ranks in one of mpirun's processes, which are as many as the test has ranks.
+inline void run_mpi_rank(int size, const std::function<void(World&)>& body, std::chrono::milliseconds timeout) {
+  World& world = mpi_world(timeout);
+  BALEEN_CHECK(world.size() == size, "a test of", size, "ranks under mpirun -n", world.size());
+  try {
+    body(world);
+    if (::testing::Test::HasFatalFailure()) world.abort("an assertion of the test failed");
+  } catch (const std::exception& error) {
+    world.abort("a rank of the test failed: " + std::string(error.what()));
+    throw;
+  }
+}
 
 // Runs body(world) on one thread a rank; rethrows the failure of the lowest rank that failed. A rank that throws aborts the world, so that
 // the others end too.
 inline void run_ranks(int size, const std::function<void(World&)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  auto worlds = create_thread_worlds(size, timeout);
+  if (over_mpi()) return run_mpi_rank(size, body, timeout);
+  auto worlds = over_tcp() ? create_tcp_worlds(size, timeout) : create_thread_worlds(size, timeout);
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/operation.h"
 #include "launch/shared_region.h"
 
 namespace baleen::shm {
@@ -24,14 +25,6 @@ inline constexpr int slots = 8;
 inline constexpr std::size_t slot_bytes = std::size_t{32} << 10;
 // Communicators alive at once; a mesh of five axes and their unions needs about ten.
 inline constexpr std::uint32_t max_windows = 128;
-
-// What an operation is, as far as all its members must agree on it.
-struct OperationTag {
-  std::uint8_t kind = 0, dtype = 0, reduce_op = 0, unused = 0;
-  std::int32_t root = 0;
-  std::uint64_t count = 0;
-  bool operator==(const OperationTag&) const = default;
-};
 
 struct MessageHeader {
   alignas(cache_line) std::uint64_t bytes;

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 #include "comm/shm/port.h"
 
 namespace baleen::shm {

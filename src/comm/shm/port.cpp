@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "comm/shm/futex.h"
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 
 namespace baleen::shm {
 namespace {
@@ -110,14 +110,15 @@ void Port::join(std::uint64_t signature) {
   }
 }
 
+std::string Port::abort_reason() const {
+  if (region_->abort_cell().raised()) return region_->abort_cell().reason();
+  if (member(0).group_abort.raised()) return member(0).group_abort.reason();
+  return "";
+}
+
 void Port::check_aborted() const {
-  const AbortCell* raised = nullptr;
-  if (region_->abort_cell().raised())
-    raised = &region_->abort_cell();
-  else if (member(0).group_abort.raised())
-    raised = &member(0).group_abort;
-  if (raised == nullptr) return;
-  throw Error(ExitCode::rank_failed, raised->reason(),
+  if (!region_->abort_cell().raised() && !member(0).group_abort.raised()) return;
+  throw Error(ExitCode::rank_failed, abort_reason(),
               fmt::format("rank {}, communicator '{}', {}", world_rank(rank_), name_, describe(tag_)),
               "look for the first failure named above; the run goes on from its last checkpoint when started again");
 }

@@ -48,6 +48,8 @@ class Port final : public RingTransport {
 
   // Throws Error(rank_failed) with the reason when this communicator or the job was aborted.
   void check_aborted() const;
+  // That reason; empty while there is none.
+  std::string abort_reason() const;
   // Aborts this communicator.
   void abort_group(const std::string& reason);
   // Aborts the job (unless it is aborted already) and throws.

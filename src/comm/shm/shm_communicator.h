@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 #include "comm/shm/port.h"
 #include "comm/shm/tenancy.h"
 
@@ -25,6 +25,7 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override;
 
   void abort(const std::string& reason) override { port_.abort_group(reason); }
+  std::string failure() const override { return port_.abort_reason(); }
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;

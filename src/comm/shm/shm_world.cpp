@@ -3,20 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "comm/operation.h"
 #include "comm/shm/shm_communicator.h"
 #include "comm/shm/tenancy.h"
 
 namespace baleen {
-namespace {
-
-// Of what all members of a communicator must agree on; never 0, which means "not yet here".
-std::uint64_t group_signature(const std::vector<int>& ranks, const std::string& name, std::uint64_t call) {
-  return hash_bytes(ranks.data(), ranks.size() * sizeof(int), hash_bytes(name.data(), name.size(), call)) | 1;
-}
-
-}  // namespace
-
 ShmWorld::ShmWorld(std::shared_ptr<SharedRegion> region, int rank, std::chrono::milliseconds timeout)
     : region_(std::move(region)), rank_(rank), timeout_(timeout) {
   BALEEN_CHECK(rank >= 0 && rank < size(), "rank", rank, "size", size());

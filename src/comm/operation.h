@@ -1,4 +1,4 @@
-// One enqueued operation: what to do, and the event that tells when it is done or how it failed.
+// One enqueued operation of a backend whose thread runs a queue: what to do, and the event that tells when it is done or how it failed.
 #pragma once
 
 #include <atomic>
@@ -9,16 +9,35 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "comm/communicator.h"
-#include "comm/shm/layout.h"
 #include "device/event.h"
 
-namespace baleen::shm {
+namespace baleen {
 
-enum class OperationKind : std::uint8_t { none, create, all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, recv, barrier };
+// What an operation is, as far as all its members must agree on it. Plain bytes: it travels between processes.
+struct OperationTag {
+  std::uint8_t kind = 0, dtype = 0, reduce_op = 0, unused = 0;
+  std::int32_t root = 0;
+  std::uint64_t count = 0;
+  bool operator==(const OperationTag&) const = default;
+};
+
+enum class OperationKind : std::uint8_t {
+  none,
+  create,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+  send,
+  recv,
+  barrier
+};
 
 struct Operation final : public EventState {
   OperationKind kind = OperationKind::none;
@@ -51,4 +70,7 @@ std::string_view operation_name(OperationKind kind);
 // "all_reduce of 1000 fp32 (sum)".
 std::string describe(const OperationTag& tag);
 
-}  // namespace baleen::shm
+// Of what all members of a communicator must agree on when they make it; never 0, which means "not yet here".
+std::uint64_t group_signature(const std::vector<int>& ranks, const std::string& name, std::uint64_t call);
+
+}  // namespace baleen

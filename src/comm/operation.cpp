@@ -1,44 +1,32 @@
-#include "comm/shm/operation.h"
+#include "comm/operation.h"
 
-namespace baleen::shm {
+#include "base/hash.h"
+
+namespace baleen {
 namespace {
 
 const char* kind_name(OperationKind kind) {
   switch (kind) {
-    case OperationKind::none:
-      return "nothing";
-    case OperationKind::create:
-      return "create_communicator";
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::all_to_all:
-      return "all_to_all";
-    case OperationKind::send:
-      return "send/recv";
-    case OperationKind::recv:
-      return "send/recv";
-    case OperationKind::barrier:
-      return "barrier";
+    case OperationKind::none: return "nothing";
+    case OperationKind::create: return "create_communicator";
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_gather: return "all_gather";
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::send: return "send/recv";
+    case OperationKind::recv: return "send/recv";
+    case OperationKind::barrier: return "barrier";
   }
   return "?";
 }
 
 const char* reduce_name(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::min:
-      return "min";
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::max: return "max";
+    case ReduceOp::min: return "min";
   }
   return "?";
 }
@@ -86,4 +74,8 @@ std::string describe(const OperationTag& tag) {
   return out;
 }
 
-}  // namespace baleen::shm
+std::uint64_t group_signature(const std::vector<int>& ranks, const std::string& name, std::uint64_t call) {
+  return hash_bytes(ranks.data(), ranks.size() * sizeof(int), hash_bytes(name.data(), name.size(), call)) | 1;
+}
+
+}  // namespace baleen

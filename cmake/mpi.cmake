@@ -1,0 +1,18 @@
+# Sets BALEEN_MPI_FOUND and the target baleen_mpi_library when the MPI backend is built: Open MPI or MPICH, whichever Debian's alternative
+# `mpi` points to, or the one named.
+set(BALEEN_MPI AUTO CACHE STRING "MPI backend: AUTO (where a development package is found), ON, OFF")
+set(BALEEN_MPI_PACKAGE "" CACHE STRING "pkg-config name of the MPI to build with, such as ompi-c or mpich; empty: the system's default")
+set(BALEEN_MPI_FOUND OFF)
+if(NOT BALEEN_MPI STREQUAL "OFF")
+  if(BALEEN_MPI_PACKAGE)
+    pkg_check_modules(BALEEN_MPI_LIBRARY IMPORTED_TARGET ${BALEEN_MPI_PACKAGE})
+  else()
+    pkg_search_module(BALEEN_MPI_LIBRARY IMPORTED_TARGET mpi-c ompi-c mpich ompi)
+  endif()
+  if(BALEEN_MPI_LIBRARY_FOUND)
+    set(BALEEN_MPI_FOUND ON)
+  elseif(NOT BALEEN_MPI STREQUAL "AUTO")
+    message(FATAL_ERROR "BALEEN_MPI is ${BALEEN_MPI}, but pkg-config knows no MPI; install libopenmpi-dev or libmpich-dev, or set BALEEN_MPI to AUTO")
+  endif()
+endif()
+message(STATUS "MPI backend: ${BALEEN_MPI_FOUND} ${BALEEN_MPI_LIBRARY_MODULE_NAME} ${BALEEN_MPI_LIBRARY_VERSION}")

@@ -1,0 +1,279 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "device/gpu.h"
+
+namespace baleen::nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* remedy =
+    "look for the first failure; NCCL_DEBUG=WARN shows the library's own messages; run the same command again: it resumes";
+
+OperationTag tag_of(OperationKind kind, std::size_t count, DType dtype, ReduceOp op = ReduceOp::sum, int root = 0) {
+  return {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(dtype), static_cast<std::uint8_t>(op), 0, root, count};
+}
+
+bool recording(Stream& stream) {
+  return gpu_stream_traits(stream).recording;
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, milliseconds timeout)
+    : Communicator(host->rank(), host->size(), host->name()),
+      library_(library),
+      host_(std::move(host)),
+      device_(device),
+      timeout_(timeout) {
+  main_.stream = device.create_stream();
+  native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
+  open(main_.comm);
+  if (size() > 1) {
+    down_.stream = device.create_stream();
+#if BALEEN_NCCL_SPLITS
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 1;
+    settle(main_.comm, library_.split(main_.comm, 0, rank(), &down_.comm, &config), "ncclCommSplit");
+    settle(down_.comm, ncclInProgress, "ncclCommSplit");
+#else
+    open(down_.comm);
+#endif
+  }
+  sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  watchdog_ = std::thread([this] { watch(); });
+  pthread_setname_np(watchdog_.native_handle(), ("nccl " + name()).substr(0, 15).c_str());
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  // What is under way ends by itself or by the watchdog.
+  for (bool ended = false; !ended;) {
+    {
+      const std::lock_guard lock(mutex_);
+      ended = watched_.empty() || !failed_.empty();
+    }
+    if (!ended) std::this_thread::sleep_for(milliseconds(1));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  watchdog_.join();
+  if (!failed_.empty()) return;  // aborted, which frees them
+  for (Lane* lane : {&down_, &main_}) {
+    if (lane->comm == nullptr) continue;
+    try {
+#if BALEEN_NCCL_SPLITS
+      settle(lane->comm, library_.finalize(lane->comm), "ncclCommFinalize");
+#endif
+      library_.destroy(lane->comm);
+    } catch (const Error&) {  // whoever waited for an operation has heard of it
+    }
+  }
+}
+
+// Over the host's communicator travels the id by which the library's processes find each other.
+void NcclCommunicator::open(ncclComm_t& comm) {
+  ncclUniqueId id{};
+  if (rank() == 0) settle(nullptr, library_.get_unique_id(&id), "ncclGetUniqueId");
+  host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
+#if BALEEN_NCCL_SPLITS
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank(), &config);
+#else
+  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank());
+#endif
+  settle(comm, status, "ncclCommInitRank");
+}
+
+// Calls of a communicator that does not block may go on behind the call; what follows on the stream must come after them.
+void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const char* call) {
+  const auto deadline = Clock::now() + timeout_;
+  while (status == ncclInProgress) {
+    const ncclResult_t asked = library_.async_error(comm, &status);
+    if (asked != ncclSuccess) status = asked;
+    if (status != ncclInProgress) break;
+    const std::string aborted = host_->failure();
+    if (!aborted.empty() || Clock::now() > deadline) {
+      fail(!aborted.empty() ? aborted
+                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), call, rank(),
+                                          static_cast<double>(timeout_.count()) / 1000));
+      check_failed();
+    }
+    std::this_thread::yield();
+  }
+  if (status == ncclSuccess) return;
+  fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
+  throw Error(ExitCode::rank_failed, failed_, call, remedy);
+}
+
+void NcclCommunicator::check_failed() const {
+  if (!failed_.empty()) throw Error(ExitCode::rank_failed, failed_, fmt::format("rank {}, communicator '{}'", rank(), name()), remedy);
+}
+
+void NcclCommunicator::fail(const std::string& reason) {
+  if (!failed_.empty()) return;
+  failed_ = reason;
+  host_->abort(reason);
+  for (Lane* lane : {&main_, &down_})
+    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));  // ends its kernels too
+  watched_.clear();
+}
+
+void NcclCommunicator::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  fail(reason);
+}
+
+void NcclCommunicator::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && failed_.empty()) {
+    const bool idle = look();
+    stopped_.wait_for(lock, idle ? milliseconds(50) : milliseconds(5), [&] { return stopping_; });
+  }
+}
+
+// Takes note of what has begun and ended; true when nothing is under way.
+bool NcclCommunicator::look() {
+  try {
+    while (!watched_.empty() && watched_.front().done.ready()) watched_.pop_front();
+    if (const std::string aborted = host_->failure(); !aborted.empty()) fail(aborted);
+    for (const Lane* lane : {&main_, &down_}) {
+      if (lane->comm == nullptr) continue;
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t asked = library_.async_error(lane->comm, &state);
+      if (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+        fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
+    }
+    for (Watched& watched : watched_) {
+      if (watched.done.ready() || !watched.begun.ready()) continue;
+      if (watched.since == Clock::time_point{}) watched.since = Clock::now();
+      if (Clock::now() - watched.since <= timeout_) continue;
+      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(watched.tag), rank(),
+                       static_cast<double>(timeout_.count()) / 1000));
+      break;
+    }
+  } catch (const Error& error) {
+    fail(error.what_is_wrong());
+  }
+  return watched_.empty();
+}
+
+template <class Call>
+Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name,
+                            const Call& call) {
+  const std::lock_guard lock(mutex_);
+  check_failed();
+  lane.stream->wait(after);
+  Lane& other = &lane == &main_ ? down_ : main_;
+  const bool message = tag.kind == static_cast<std::uint8_t>(OperationKind::send);
+  if (other.used && (!message || &lane == &down_)) {  // collectives keep the order of the queue; messages both ways pass each other
+    lane.stream->wait(other.stream->record());
+    other.used = false;
+  }
+  lane.used = other.stream != nullptr && (&lane == &down_ || !message);
+  const bool in_graph = recording(*lane.stream);
+  Event begun = in_graph ? Event() : lane.stream->record();
+  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier))
+    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), name);
+  bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  Event done = lane.stream->record();
+  if (!in_graph) watched_.push_back({std::move(begun), done, tag});
+  return done;
+}
+
+Event NcclCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
+  if (!is_gpu_memory(recv)) return host_->all_reduce(send, recv, count, dtype, op, std::move(after));
+  const std::size_t bytes = 2 * count * dtype_bytes(dtype) / static_cast<std::size_t>(size()) * others();
+  return run(
+      main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, "ncclAllReduce",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream); });
+}
+
+Event NcclCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
+  if (!is_gpu_memory(recv)) return host_->reduce_scatter(send, recv, recv_count, dtype, op, std::move(after));
+  const std::size_t bytes = recv_count * dtype_bytes(dtype) * others();
+  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, "ncclReduceScatter",
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
+             });
+}
+
+Event NcclCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
+  if (!is_gpu_memory(recv)) return host_->all_gather(send, recv, send_count, dtype, std::move(after));
+  const std::size_t bytes = send_count * dtype_bytes(dtype) * others();
+  return run(
+      main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, "ncclAllGather",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream); });
+}
+
+Event NcclCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
+  if (!is_gpu_memory(buffer)) return host_->broadcast(buffer, count, dtype, root, std::move(after));
+  const std::size_t bytes = (rank() + 1) % size() == root ? 0 : count * dtype_bytes(dtype);
+  return run(
+      main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes, "ncclBroadcast",
+      [&](ncclComm_t comm, gpuStream_t stream) { return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream); });
+}
+
+Event NcclCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
+  if (!is_gpu_memory(buffer)) return host_->send(buffer, count, dtype, peer, std::move(after));
+  return run(lane_to(peer > rank()), tag_of(OperationKind::send, count, dtype), after, count * dtype_bytes(dtype), "ncclSend",
+             [&](ncclComm_t comm, gpuStream_t stream) { return library_.send(buffer, count, type_of(dtype), peer, comm, stream); });
+}
+
+Event NcclCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
+  if (!is_gpu_memory(buffer)) return host_->recv(buffer, count, dtype, peer, std::move(after));
+  return run(lane_to(peer < rank()), tag_of(OperationKind::send, count, dtype), after, 0, "ncclRecv",
+             [&](ncclComm_t comm, gpuStream_t stream) { return library_.recv(buffer, count, type_of(dtype), peer, comm, stream); });
+}
+
+// The host's barrier, once what came before on the GPU is done.
+Event NcclCommunicator::do_barrier(Event after) {
+  after.wait();
+  for (const Lane* lane : {&main_, &down_})
+    if (lane->stream != nullptr) lane->stream->synchronize();
+  return host_->barrier();
+}
+
+Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
+  if (!is_gpu_memory(recv)) return host_->all_to_all(send, recv, count_each, dtype, std::move(after));
+  const std::size_t block = count_each * dtype_bytes(dtype), all = block * static_cast<std::size_t>(size());
+  if (send == recv && exchanged_.bytes() < all) {
+    main_.stream->synchronize();
+    exchanged_ = device_.allocate("all-to-all in place", all);
+  }
+  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(), "ncclSend and ncclRecv",
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               const auto* from = static_cast<const std::byte*>(send);
+               if (send == recv) {
+                 main_.stream->copy(exchanged_.data(), send, all);
+                 from = exchanged_.as<std::byte>();
+               }
+               ncclResult_t status = library_.group_start();
+               for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
+                 const std::size_t place = static_cast<std::size_t>(peer) * block;
+                 status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
+                 if (status == ncclSuccess || status == ncclInProgress)
+                   status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
+                 if (status == ncclInProgress) status = ncclSuccess;
+               }
+               const ncclResult_t ended = library_.group_end();
+               return status != ncclSuccess ? status : ended;
+             });
+}
+
+}  // namespace baleen::nccl

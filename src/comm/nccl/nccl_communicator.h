@@ -1,0 +1,86 @@
+// Collectives between GPUs by the vendor's library (NCCL, RCCL), ordered with compute by events and never waited for on the host.
+//
+// Sums are in the library's order, in the buffer's own dtype; DESIGN.md decision 10 is the built-in backend's promise.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "comm/communicator.h"
+#include "comm/nccl/library.h"
+#include "comm/operation.h"
+#include "device/device.h"
+
+namespace baleen::nccl {
+
+// Each operation is put on the communicator's own stream behind `after`; inside a graph that is being recorded it becomes part of it.
+//
+// Messages to a higher rank and messages to a lower rank have a communicator and stream each, so that two ranks, or a ring of them, may
+// send first and receive then. Longer cycles of messages must not wait for each other: NCCL's send ends when its receive has begun.
+//
+// A thread watches what is under way: when an operation takes longer than the timeout after it could begin, when the library reports an
+// error, or when the host's communicator was aborted, all operations end, and later ones fail with the reason.
+class NcclCommunicator final : public Communicator {
+ public:
+  // Collective over the members of `host`, which carries the library's id and all buffers in host memory.
+  NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, std::chrono::milliseconds timeout);
+  ~NcclCommunicator() override;
+
+  void abort(const std::string& reason) override;
+  std::string failure() const override { return host_->failure(); }
+
+ protected:
+  Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;
+  Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) override;
+  Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) override;
+  Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override;
+  Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
+  Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
+  Event do_barrier(Event after) override;
+  Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
+
+ private:
+  struct Lane {
+    ncclComm_t comm = nullptr;
+    std::unique_ptr<Stream> stream;
+    bool used = false;  // since the other lane last waited for it
+  };
+  struct Watched {
+    Event begun, done;
+    OperationTag tag;
+    std::chrono::steady_clock::time_point since{};  // it could begin
+  };
+
+  void open(ncclComm_t& comm);
+  void settle(ncclComm_t comm, ncclResult_t status, const char* call);
+  void check_failed() const;
+  void fail(const std::string& reason);  // with mutex_ held
+  void watch();
+  bool look();
+  template <class Call>
+  Event run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name, const Call& call);
+  Lane& lane_to(bool up) { return up ? main_ : down_; }
+  std::size_t others() const { return static_cast<std::size_t>(size() - 1); }
+
+  const Library& library_;
+  std::unique_ptr<Communicator> host_;
+  Device& device_;
+  std::chrono::milliseconds timeout_;
+  Lane main_, down_;
+  Buffer exchanged_;  // a copy of what an all_to_all in place sends
+
+  mutable std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stopping_ = false;
+  std::string failed_;
+  std::list<Watched> watched_;
+  std::thread watchdog_;
+};
+
+}  // namespace baleen::nccl

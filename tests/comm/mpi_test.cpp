@@ -1,0 +1,197 @@
+// The suite of every backend over MPI: this program again, under mpirun, with one rank a process. Left out are the tests that hold the
+// built-in backend's own promises (the order of a sum to the bit, its table of bytes) and those whose ranks meet in one process's memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/rng.h"
+#include "comm/thread_ranks.h"
+#include "support/command.h"
+
+namespace baleen {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::over_mpi;
+using testing::run_members;
+using testing::run_ranks;
+
+std::size_t occurrences(const std::string& text, const std::string& word) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + word.size())) ++count;
+  return count;
+}
+
+struct Run {
+  int ranks;
+  std::string filter;
+  const char* linger = "0";  // seconds: mpirun kills the rest when the first rank of a failed job leaves
+};
+void PrintTo(const Run& run, std::ostream* out) {
+  *out << run.ranks << " " << run.filter;
+}
+
+class OverMpi : public ::testing::TestWithParam<Run> {};
+
+const std::string shared_memory_only = "-*RingOrder*:*RoundsOnce*:*HoldsEveryoneBack*";
+INSTANTIATE_TEST_SUITE_P(
+    Suite, OverMpi,
+    ::testing::Values(
+        Run{1, "*Collectives.*/1:MpiRank.Sums" + shared_memory_only}, Run{2, "*Collectives.*/2:MpiRank.Sums" + shared_memory_only},
+        Run{3, "*Collectives.*/3:MpiRank.Sums:World.WindowsAreUsedAgain" + shared_memory_only},
+        Run{4, "*Collectives.*/4:MpiRank.Sums:World.RanksMay*:World.CountsTheBytes*" + shared_memory_only},
+        Run{5, "*Collectives.*/5:MpiRank.Sums:*AllToAllThenACollective" + shared_memory_only},
+        Run{2, "PointToPoint.Both*:PointToPoint.Messages*:PointToPoint.Starts*:PointToPoint.Collectives*:PointToPoint.Refuses*"},
+        Run{3, "PointToPoint.ASend*"}, Run{8, "World.OneCommunicatorAnAxis*"}, Run{4, "Failure.AbortEndsAWait*", "1"},
+        Run{2, "Failure.AbortOfACommunicator*", "1"}, Run{3, "Failure.ClosingWithPending*", "1"}, Run{3, "Failure.DifferentGroups*", "1"},
+        Run{2, "Failure.AFailedEvent*", "1"}, Run{3, "MpiRank.ADeadline*", "3"}, Run{2, "MpiRank.AMissingPeer*", "3"},
+        Run{2, "MpiRank.ANotMadeOne*", "3"}, Run{2, "MpiRank.DifferentOperations*", "1"}, Run{2, "MpiRank.AShorterMessage*", "1"}));
+
+// A failed job ends without MPI_Finalize, which mpirun reports as a failure: what counts is what the ranks say.
+TEST_P(OverMpi, EveryRankPasses) {
+  if (over_mpi()) GTEST_SKIP() << "this is a rank";
+  if (mpi_library().empty()) GTEST_SKIP() << "this build has no MPI; install libopenmpi-dev and build again";
+  if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun; install openmpi-bin";
+  const auto [ranks, filter, linger] = GetParam();
+  testing::Command command({"mpirun", "--oversubscribe", "-n", std::to_string(ranks), std::filesystem::read_symlink("/proc/self/exe"),
+                            "--gtest_filter=" + filter},
+                           {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                            {testing::backend_variable, "mpi"},
+                            {testing::linger_variable, linger},
+                            {"GTEST_COLOR", "no"}});
+  const testing::CommandResult result = command.wait(std::chrono::seconds(240));
+  EXPECT_EQ(occurrences(result.out, "[  PASSED  ]"), static_cast<std::size_t>(ranks)) << result.out << result.error;
+  EXPECT_EQ(occurrences(result.out, "[  PASSED  ] 0 tests"), 0u) << result.out;
+  EXPECT_EQ(occurrences(result.out, "[  FAILED  ]"), 0u);
+}
+
+// What only MPI promises, run by the test above.
+class MpiRank : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!over_mpi()) GTEST_SKIP() << "runs under mpirun, started by OverMpi";
+  }
+};
+
+std::string failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "did not fail";
+  return "";
+}
+
+// The library's order is its own, so a sum is held against the exact one: fp32 within a few roundings, bf16 rounded once from fp32.
+TEST_F(MpiRank, Sums) {
+  const int size = detect_ranks().size;
+  run_members(size, [&](Communicator& comm) {
+    const std::size_t count = 100'003;
+    const auto value = [](int rank, std::size_t index) {
+      return uniform_open(Philox(static_cast<std::uint64_t>(rank) + 7)(index)[0]) - 0.5f;
+    };
+    std::vector<float> singles(count);
+    std::vector<BFloat16> halves(count);
+    for (std::size_t index = 0; index < count; ++index) {
+      singles[index] = value(comm.rank(), index);
+      halves[index] = to_bfloat16(singles[index]);
+    }
+    comm.all_reduce(singles.data(), singles.data(), count, DType::f32, ReduceOp::sum).wait();
+    comm.all_reduce(halves.data(), halves.data(), count, DType::bf16, ReduceOp::avg).wait();
+    for (std::size_t index = 0; index < count; ++index) {
+      double sum = 0, half_sum = 0, magnitude = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        sum += value(rank, index);
+        half_sum += to_float(to_bfloat16(value(rank, index)));
+        magnitude += std::abs(value(rank, index));
+      }
+      ASSERT_NEAR(singles[index], sum, 1e-6 * magnitude) << index;
+      const double average = half_sum / size;
+      ASSERT_NEAR(to_float(halves[index]), average, std::abs(average) / 256 + 1e-6 * magnitude)
+          << index;  // half a unit of 8 bits, and the sum's
+    }
+  });
+}
+
+TEST_F(MpiRank, ADeadlineNamesTheRankThatHasNotCome) {
+  run_members(
+      3,
+      [&](Communicator& comm) {
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+        std::vector<float> data(100'000);
+        const std::string reason =
+            failure_of([&] { comm.all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum).wait(); });
+        EXPECT_THAT(reason, HasSubstr("communicator 'dp': all_reduce of 100000 fp32 (sum) on rank"));
+        EXPECT_THAT(reason, HasSubstr("waited 1.0 s; rank 1 is not in this communicator's operations"));
+        EXPECT_THAT(reason, ::testing::Not(HasSubstr("rank 2 is not")));
+        EXPECT_THAT(failure_of([&] { comm.barrier().wait(); }), HasSubstr("all_reduce"));  // and so does everything that follows
+      },
+      std::chrono::milliseconds(1000));
+}
+
+TEST_F(MpiRank, AMissingPeerIsNamed) {
+  run_members(
+      2,
+      [&](Communicator& comm) {
+        if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+        float value = 0;
+        EXPECT_THAT(failure_of([&] { comm.recv(&value, 1, DType::f32, 1).wait(); }),
+                    HasSubstr("send/recv of 1 fp32 on rank 0 waited 1.0 s for rank 1; rank 1 answers"));
+      },
+      std::chrono::milliseconds(1000));
+}
+
+TEST_F(MpiRank, ANotMadeOneNamesTheMissingRank) {
+  run_ranks(
+      2,
+      [&](World& world) {
+        if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+        EXPECT_THAT(failure_of([&] { world.create_communicator({0, 1}, "dp"); }),
+                    HasSubstr("create_communicator on rank 0 waited 1.0 s; rank 1 is not in this"));
+      },
+      std::chrono::milliseconds(1000));
+}
+
+TEST_F(MpiRank, DifferentOperationsAreAFailure) {
+  run_members(
+      2,
+      [](Communicator& comm) {
+        std::vector<float> data(1000);
+        const std::string reason = failure_of([&] {
+          if (comm.rank() == 0)
+            comm.all_reduce(data.data(), data.data(), 1000, DType::f32, ReduceOp::sum).wait();
+          else
+            comm.barrier().wait();
+          comm.barrier().wait();
+        });
+        // One of the two ranks finds out first, by a message that is too long or by the deadline.
+        EXPECT_THAT(reason, ::testing::AnyOf(HasSubstr("all_reduce of 1000 fp32 (sum)"), HasSubstr("barrier")));
+      },
+      std::chrono::milliseconds(1000));
+}
+
+TEST_F(MpiRank, AShorterMessageIsAnError) {
+  run_members(2, [](Communicator& comm) {
+    std::vector<float> data(1000);
+    if (comm.rank() == 0) {
+      comm.send(data.data(), 999, DType::f32, 1).wait();
+      EXPECT_THAT(failure_of([&] {
+                    for (int round = 0; round < 2; ++round) comm.barrier().wait();
+                  }),
+                  HasSubstr("expects 4000 bytes, but 3996 came"));
+    } else {
+      EXPECT_THAT(failure_of([&] { comm.recv(data.data(), 1000, DType::f32, 0).wait(); }), HasSubstr("expects 4000 bytes, but 3996 came"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace baleen
