@@ -32,8 +32,8 @@ bool bind_all(void* handle, Library& to, std::string& missing) {
          bind(handle, "ncclBroadcast", to.broadcast, missing) && bind(handle, "ncclSend", to.send, missing) &&
          bind(handle, "ncclRecv", to.recv, missing) && bind(handle, "ncclGroupStart", to.group_start, missing) &&
          bind(handle, "ncclGroupEnd", to.group_end, missing) &&
-#if BALEEN_NCCL_SPLITS
-         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) && bind(handle, "ncclCommSplit", to.split, missing) &&
+#if BALEEN_NCCL_NONBLOCKING
+         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) &&
          bind(handle, "ncclCommFinalize", to.finalize, missing);
 #else
          bind(handle, "ncclCommInitRank", to.init_rank, missing);

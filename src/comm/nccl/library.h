@@ -8,11 +8,11 @@
 
 namespace baleen::nccl {
 
-// Communicators that never block the host, and that can be split: NCCL 2.18, RCCL 6.
+// Communicators that never block the host: NCCL 2.18, RCCL 6. (Splitting one from another was refused as an invalid argument by NCCL 2.28.3: each is opened by itself.)
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
-#define BALEEN_NCCL_SPLITS 1
+#define BALEEN_NCCL_NONBLOCKING 1
 #else
-#define BALEEN_NCCL_SPLITS 0
+#define BALEEN_NCCL_NONBLOCKING 0
 #endif
 
 struct Library {
@@ -31,9 +31,8 @@ struct Library {
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
-#if BALEEN_NCCL_SPLITS
+#if BALEEN_NCCL_NONBLOCKING
   decltype(&ncclCommInitRankConfig) init_rank = nullptr;
-  decltype(&ncclCommSplit) split = nullptr;
   decltype(&ncclCommFinalize) finalize = nullptr;
 #else
   decltype(&ncclCommInitRank) init_rank = nullptr;

@@ -39,15 +39,7 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
   open(main_.comm);
   if (size() > 1) {
     down_.stream = device.create_stream();
-#if BALEEN_NCCL_SPLITS
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.splitShare = 1;
-    settle(main_.comm, library_.split(main_.comm, 0, rank(), &down_.comm, &config), "ncclCommSplit");
-    settle(down_.comm, ncclInProgress, "ncclCommSplit");
-#else
     open(down_.comm);
-#endif
   }
   sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
   sigfillset(&all);
@@ -76,7 +68,7 @@ NcclCommunicator::~NcclCommunicator() {
   for (Lane* lane : {&down_, &main_}) {
     if (lane->comm == nullptr) continue;
     try {
-#if BALEEN_NCCL_SPLITS
+#if BALEEN_NCCL_NONBLOCKING
       settle(lane->comm, library_.finalize(lane->comm), "ncclCommFinalize");
 #endif
       library_.destroy(lane->comm);
@@ -90,7 +82,7 @@ void NcclCommunicator::open(ncclComm_t& comm) {
   ncclUniqueId id{};
   if (rank() == 0) settle(nullptr, library_.get_unique_id(&id), "ncclGetUniqueId");
   host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
-#if BALEEN_NCCL_SPLITS
+#if BALEEN_NCCL_NONBLOCKING
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const ncclResult_t status = library_.init_rank(&comm, size(), id, rank(), &config);
