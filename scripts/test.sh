@@ -89,7 +89,8 @@ quietly cmake --build --preset release --parallel "$jobs" || stop "cannot build 
 if $full; then
   suite release
 else
-  suite release -LE full
+  # The suite of the collectives over MPI with 2 and 3 ranks, and over shared memory with up to 8.
+  suite release -LE full -E '^Suite/OverMpi[.]EveryRankPasses/[4-8] |^Ranks/Collectives[.].*/16$'
 fi
 sanitized asan "${asan_folders[@]}"
 sanitized tsan "${tsan_folders[@]}"
