@@ -40,6 +40,11 @@ while read -r name _ path _; do
   copied=$((copied + 1))
 done <<<"$(ldd "$binary" | grep '=>')"
 install -m 755 "$binary" "$target/baleen"
+# A library with a search path of its own (Open MPI's) would look there and not where the binary says.
+for library in "$target"/lib/*; do
+  if ! readelf -d "$library" | grep -q RUNPATH; then continue; fi
+  chrpath --delete "$library" >/dev/null || { echo "bundle: cannot take the search path out of $library; is chrpath installed?" >&2; exit 1; }
+done
 if [ -f "$root/LICENSE" ]; then install -m 644 "$root/LICENSE" "$root/NOTICE" "$target/"; fi
 
 # The copy must find every one of them in its own folder, whatever this machine has.

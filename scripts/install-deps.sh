@@ -16,6 +16,8 @@ packages=(
   libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libsodium-dev
   # the MPI backend and its launcher; a machine with another MPI, or none, builds without
   libopenmpi-dev openmpi-bin
+  # scripts/bundle.sh
+  chrpath
   # tests
   libgtest-dev libgmock-dev
   # the quickstart's text, which end-to-end tests train on too
