@@ -22,10 +22,10 @@ done
 
 # Folders of tests/ that the sanitizers run by default. AddressSanitizer (with UndefinedBehaviorSanitizer): what handles foreign bytes, raw
 # memory and arithmetic. ThreadSanitizer: where threads meet. A file costs 8 s of CPU under a sanitizer, so neither builds everything.
-asan_folders=(data checkpoint)
+asan_folders=(checkpoint)
 tsan_folders=(comm)
 if $full; then
-  asan_folders+=(base device tensor sharding ops launch comm layers model pipeline optim train parallel)
+  asan_folders+=(data base device tensor sharding ops launch comm layers model pipeline optim train parallel)
   tsan_folders+=(launch pipeline base device ops sharding layers data checkpoint train parallel)
 fi
 
