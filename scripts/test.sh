@@ -91,8 +91,8 @@ quietly cmake --build --preset release --parallel "$jobs" || stop "cannot build 
 if $full; then
   suite release
 else
-  # The suite of the collectives over MPI with 2 and 3 ranks, and over shared memory with up to 8.
-  suite release -LE full -E '^Suite/OverMpi[.]EveryRankPasses/[4-8] |^Ranks/Collectives[.].*/16$'
+  # The collectives over MPI with 2 and 3 ranks and without its failures, over shared memory with up to 8.
+  suite release -LE full -E '^Suite/OverMpi[.]EveryRankPasses/([4-8] |. (MpiRank|Failure))|^Ranks/Collectives[.].*/16$'
 fi
 sanitized asan "${asan_folders[@]}"
 sanitized tsan "${tsan_folders[@]}"
