@@ -6,15 +6,16 @@
 
 #include "base/error.h"
 #include "comm/mpi/engine.h"
+#include "comm/queued_communicator.h"
 
 namespace baleen {
 namespace mpi {
 namespace {
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public QueuedCommunicator {
  public:
   MpiCommunicator(std::shared_ptr<Engine> engine, const std::vector<int>& ranks, int rank, const std::string& name)
-      : Communicator(rank, static_cast<int>(ranks.size()), name), engine_(std::move(engine)) {}
+      : QueuedCommunicator(rank, static_cast<int>(ranks.size()), name), engine_(std::move(engine)) {}
   ~MpiCommunicator() override {
     if (channel_ != nullptr) engine_->close(channel_);
   }
@@ -24,43 +25,8 @@ class MpiCommunicator final : public Communicator {
   void abort(const std::string& reason) override { engine_->abort(channel_->id(), reason); }
   std::string failure() const override { return channel_->failure(); }
 
- protected:
-  Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override {
-    return enqueue(OperationKind::all_reduce, send, recv, count, dtype, op, 0, std::move(after));
-  }
-  Event do_reduce_scatter(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override {
-    return enqueue(OperationKind::reduce_scatter, send, recv, count, dtype, op, 0, std::move(after));
-  }
-  Event do_all_gather(const void* send, void* recv, std::size_t count, DType dtype, Event after) override {
-    return enqueue(OperationKind::all_gather, send, recv, count, dtype, ReduceOp::sum, 0, std::move(after));
-  }
-  Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override {
-    return enqueue(OperationKind::broadcast, buffer, buffer, count, dtype, ReduceOp::sum, root, std::move(after));
-  }
-  Event do_all_to_all(const void* send, void* recv, std::size_t count, DType dtype, Event after) override {
-    return enqueue(OperationKind::all_to_all, send, recv, count, dtype, ReduceOp::sum, 0, std::move(after));
-  }
-  Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override {
-    return enqueue(OperationKind::send, buffer, nullptr, count, dtype, ReduceOp::sum, peer, std::move(after));
-  }
-  Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override {
-    return enqueue(OperationKind::recv, nullptr, buffer, count, dtype, ReduceOp::sum, peer, std::move(after));
-  }
-  Event do_barrier(Event after) override {
-    return enqueue(OperationKind::barrier, nullptr, nullptr, 0, DType::u8, ReduceOp::sum, 0, std::move(after));
-  }
-
  private:
-  Event enqueue(OperationKind kind, const void* from, void* to, std::size_t count, DType dtype, ReduceOp op, int root, Event after) {
-    auto operation = std::make_shared<Operation>();
-    operation->kind = kind;
-    operation->from = from;
-    operation->to = to;
-    operation->count = count;
-    operation->dtype = dtype;
-    operation->op = op;
-    operation->root = root;
-    operation->after = std::move(after);
+  Event enqueue(std::shared_ptr<Operation> operation) override {
     engine_->enqueue(*channel_, operation);
     return Event(std::move(operation));
   }

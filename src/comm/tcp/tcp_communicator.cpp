@@ -1,33 +1,17 @@
 #include "comm/tcp/tcp_communicator.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
-#include "comm/ring/all_gather.h"
-#include "comm/ring/all_to_all.h"
-#include "comm/ring/broadcast.h"
-#include "comm/ring/reduce_scatter.h"
 
 namespace baleen::tcp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-Error as_error(std::exception_ptr caught) {
-  try {
-    std::rethrow_exception(std::move(caught));
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::exception& error) {
-    return Error(ExitCode::rank_failed, error.what());
-  }
-}
 
 struct Range {
   const std::byte* begin;
@@ -133,170 +117,26 @@ void TcpPort::fail(const std::string& reason) {
 
 TcpCommunicator::TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank,
                                  const std::string& name, milliseconds timeout)
-    : Communicator(rank, static_cast<int>(members.size()), name), port_(std::move(hub), id, members, rank, name, timeout, bytes_sent_) {
+    : WorkerCommunicator(rank, static_cast<int>(members.size()), name), port_(std::move(hub), id, members, rank, name, timeout, bytes_sent_) {
   port_.join(group_signature(members, name, id));
-  sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  worker_ = std::thread([this] { work(); });
-  pthread_setname_np(worker_.native_handle(), ("tcp " + name).substr(0, 15).c_str());
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-}
-
-TcpCommunicator::~TcpCommunicator() {
-  std::size_t abandoned = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    abandoned = pending_;
-  }
-  if (abandoned != 0)
-    abort(fmt::format("rank {} closed communicator '{}' with {} operations pending", port_.world_rank(rank()), name(), abandoned));
-  changed_.notify_all();
-  worker_.join();
-}
-
-Event TcpCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
-  return enqueue(OperationKind::all_reduce, send, recv, count, dtype, op, 0, std::move(after));
-}
-Event TcpCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
-  return enqueue(OperationKind::reduce_scatter, send, recv, recv_count, dtype, op, 0, std::move(after));
-}
-Event TcpCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
-  return enqueue(OperationKind::all_gather, send, recv, send_count, dtype, ReduceOp::sum, 0, std::move(after));
-}
-Event TcpCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
-  return enqueue(OperationKind::broadcast, buffer, buffer, count, dtype, ReduceOp::sum, root, std::move(after));
-}
-Event TcpCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
-  return enqueue(OperationKind::all_to_all, send, recv, count_each, dtype, ReduceOp::sum, 0, std::move(after));
-}
-Event TcpCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
-  return enqueue(OperationKind::send, buffer, nullptr, count, dtype, ReduceOp::sum, peer, std::move(after));
-}
-Event TcpCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
-  return enqueue(OperationKind::recv, nullptr, buffer, count, dtype, ReduceOp::sum, peer, std::move(after));
-}
-Event TcpCommunicator::do_barrier(Event after) {
-  return enqueue(OperationKind::barrier, nullptr, nullptr, 0, DType::u8, ReduceOp::sum, 0, std::move(after));
-}
-
-Event TcpCommunicator::enqueue(OperationKind kind, const void* from, void* to, std::size_t count, DType dtype, ReduceOp op, int root,
-                               Event after) {
-  auto operation = std::make_shared<Operation>();
-  operation->kind = kind;
-  operation->from = from;
-  operation->to = to;
-  operation->count = count;
-  operation->dtype = dtype;
-  operation->op = op;
-  operation->root = root;
-  operation->after = std::move(after);
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(operation);
-    ++pending_;
-  }
-  changed_.notify_one();
-  if (operation->point_to_point()) port_.hub().wake();  // the worker may wait for other messages
-  return Event(std::move(operation));
-}
-
-// The next operation; nullptr when the communicator closes, or where one was not waited for and none, or none of that kind, is there.
-TcpCommunicator::Shared TcpCommunicator::next_operation(bool wait, bool point_to_point) {
-  std::unique_lock lock(mutex_);
-  if (wait) changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-  if (queue_.empty() || (point_to_point && !queue_.front()->point_to_point())) return nullptr;
-  Shared out = std::move(queue_.front());
-  queue_.pop_front();
-  return out;
-}
-
-void TcpCommunicator::work() {
-  while (Shared operation = next_operation(true, false)) {
-    const auto begin = Clock::now();
-    if (operation->point_to_point())
-      run_point_to_point(std::move(operation));
-    else
-      run_collective(operation);
-    busy_nanoseconds_.fetch_add(static_cast<std::uint64_t>((Clock::now() - begin).count()), std::memory_order_relaxed);
-  }
-}
-
-void TcpCommunicator::finish(const Shared& operation, std::optional<Error> failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    --pending_;  // before the event: who has waited for everything may close the communicator at once
-  }
-  operation->after = Event();
-  operation->complete(std::move(failure));
-}
-
-void TcpCommunicator::run_collective(const Shared& operation) {
-  port_.begin(operation->tag());
-  std::optional<Error> failure;
-  try {
-    operation->after.wait();
-    port_.check_aborted();
-    run(*operation);
-  } catch (...) {
-    failure = as_error(std::current_exception());
-    abort(failure->what_is_wrong());  // what stops this rank here stops the others, who wait for it
-  }
-  finish(operation, std::move(failure));
-}
-
-void TcpCommunicator::run(const Operation& operation) {
-  const std::size_t element = dtype_bytes(operation.dtype);
-  const auto* from = static_cast<const std::byte*>(operation.from);
-  auto* to = static_cast<std::byte*>(operation.to);
-  switch (operation.kind) {
-    case OperationKind::all_reduce: {
-      const Partition partition = Partition::of_all_reduce(operation.count, size());
-      std::byte* own = to == nullptr ? nullptr : to + partition.slice(rank()).begin * element;
-      ring_reduce_scatter(port_, from, own, partition, reducer_for(operation.dtype, operation.op));
-      return ring_all_gather(port_, own, to, partition, element);
-    }
-    case OperationKind::reduce_scatter:
-      return ring_reduce_scatter(port_, from, to, Partition::of_equal_parts(operation.count, size()),
-                                 reducer_for(operation.dtype, operation.op));
-    case OperationKind::all_gather: return ring_all_gather(port_, from, to, Partition::of_equal_parts(operation.count, size()), element);
-    case OperationKind::broadcast: return ring_broadcast(port_, to, operation.bytes(), operation.root);
-    case OperationKind::all_to_all: return pairwise_all_to_all(port_, from, to, operation.bytes());
-    case OperationKind::barrier: return barrier();
-    case OperationKind::none:
-    case OperationKind::create:
-    case OperationKind::send:
-    case OperationKind::recv: break;
-  }
-  BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
-}
-
-// Dissemination, as the built-in backend's.
-void TcpCommunicator::barrier() {
-  for (int distance = 1; distance < size(); distance *= 2) {
-    const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
-    port_.commit_to(to, 0);
-    port_.arrived_from(from, 0);
-    port_.release_from(from);
-  }
+  start_worker("tcp");
 }
 
 // Consecutive sends and receives are under way together.
 void TcpCommunicator::run_point_to_point(Shared first) {
   std::deque<Transfer> active;
-  active.push_back({std::move(first), std::nullopt});
-  try {
+  active.push_back({std::move(first)});
+  const auto failure = attempt([&] {
+    const BusyTime busy(*this);
     while (!active.empty()) {
       const std::uint64_t seen = port_.hub().arrivals();
-      while (Shared more = next_operation(false, true)) active.push_back({std::move(more), std::nullopt});
+      while (Shared more = next_point_to_point()) active.push_back({std::move(more)});
       if (!advance(active) && !active.empty()) port_.hub().wait(seen, milliseconds(2));
     }
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    abort(failure.what_is_wrong());
-    fail_all(failure, active);
-  }
+  });
+  if (!failure) return;
+  abort(failure->what_is_wrong());
+  for (const Transfer& transfer : active) finish(transfer.operation, failure);
 }
 
 // True when something has moved.
@@ -321,10 +161,11 @@ bool TcpCommunicator::advance(std::deque<Transfer>& active) {
 // True when it is complete.
 bool TcpCommunicator::advance_one(Transfer& transfer) {
   Operation& operation = *transfer.operation;
-  if (!transfer.since) {
+  if (!transfer.started) {
     if (!operation.after.ready()) return false;
     operation.after.wait();
-    transfer.since = Clock::now();
+    transfer.started = true;
+    operation.begun = Clock::now();
   }
   port_.begin(operation.tag());
   if (operation.kind == OperationKind::send) {
@@ -337,14 +178,9 @@ bool TcpCommunicator::advance_one(Transfer& transfer) {
     return true;
   }
   port_.check_gone(operation.root);
-  const double waited = std::chrono::duration<double>(Clock::now() - *transfer.since).count();
+  const double waited = std::chrono::duration<double>(Clock::now() - operation.begun).count();
   if (waited * 1000 > static_cast<double>(port_.timeout().count())) port_.fail_deadline(operation.root, waited);
   return false;
-}
-
-void TcpCommunicator::fail_all(const Error& error, std::deque<Transfer>& active) {
-  for (const Transfer& transfer : active) finish(transfer.operation, error);
-  active.clear();
 }
 
 }  // namespace baleen::tcp

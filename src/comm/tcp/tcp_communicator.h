@@ -4,18 +4,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/operation.h"
-#include "comm/ring/transport.h"
+#include "comm/queued_communicator.h"
 #include "comm/tcp/hub.h"
 
 namespace baleen::tcp {
@@ -64,49 +58,31 @@ class TcpPort final : public RingTransport {
   OperationTag tag_;
 };
 
-class TcpCommunicator final : public Communicator {
+class TcpCommunicator final : public WorkerCommunicator {
  public:
   TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank, const std::string& name,
                   std::chrono::milliseconds timeout);
-  ~TcpCommunicator() override;
+  ~TcpCommunicator() override { stop_worker(); }
   void abort(const std::string& reason) override { port_.hub().abort(port_.id(), reason); }
   std::string failure() const override { return port_.hub().failure(port_.id()); }
 
  protected:
-  Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;
-  Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) override;
-  Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) override;
-  Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override;
-  Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
-  Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
-  Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
-  Event do_barrier(Event after) override;
+  RingTransport& transport() override { return port_; }
+  void begin(const OperationTag& tag) override { port_.begin(tag); }
+  void check_aborted() const override { port_.check_aborted(); }
+  void run_point_to_point(Shared first) override;
+  void wake() override { port_.hub().wake(); }
+  int world_rank() const override { return port_.world_rank(rank()); }
 
  private:
-  using Shared = std::shared_ptr<Operation>;
   struct Transfer {
     Shared operation;
-    std::optional<std::chrono::steady_clock::time_point> since;  // it could begin
+    bool started = false;  // what it waited for is there
   };
-  Event enqueue(OperationKind kind, const void* from, void* to, std::size_t count, DType dtype, ReduceOp op, int root, Event after);
-  void work();
-  Shared next_operation(bool wait, bool point_to_point);
-  void run_collective(const Shared& operation);
-  void run(const Operation& operation);
-  void run_point_to_point(Shared first);
   bool advance(std::deque<Transfer>& active);
   bool advance_one(Transfer& transfer);
-  void barrier();
-  void finish(const Shared& operation, std::optional<Error> failure = std::nullopt);
-  void fail_all(const Error& error, std::deque<Transfer>& active);
 
   TcpPort port_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Shared> queue_;
-  std::size_t pending_ = 0;
-  bool stopping_ = false;
-  std::thread worker_;
 };
 
 }  // namespace baleen::tcp
