@@ -8,7 +8,7 @@ namespace {
 
 using namespace testing;
 
-constexpr std::int64_t micro_batch = 2, width = 32, layers = 4;
+constexpr std::int64_t micro_batch = 2, width = 32, layers = 8;  // more blocks a stage than the pool of an model without a pipeline has slots
 
 ModelConfig model() {
   ModelConfig config = small_llama();
