@@ -34,8 +34,7 @@ Tensor TensorParallel::finish(ops::Context& context, const Gathering& gathering)
   return gathering.all;
 }
 
-void TensorParallel::gather_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const {
-  if (!divides_tokens()) return product(0, part);
+void TensorParallel::gather_pieces(ops::Context& context, const Tensor& part, std::string_view name, const AnyProduct& product) const {
   const Arena::Scope scope(context.scratch);
   const std::int64_t rows = part.size(0), count = pieces(context, rows), piece = rows / count;
   std::vector<Gathering> gathered;
@@ -53,8 +52,7 @@ Event TensorParallel::start_sum(ops::Context& context, const Tensor& part, const
   return axis_->all_reduce(whole.data(), part.data(), count, part.dtype(), ReduceOp::sum, filled);
 }
 
-void TensorParallel::sum_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const {
-  if (!active()) return product(0, part);
+void TensorParallel::sum_pieces(ops::Context& context, const Tensor& part, std::string_view name, const AnyProduct& product) const {
   const Arena::Scope scope(context.scratch);
   const std::int64_t rows = part.size(0), count = pieces(context, rows), piece = rows / count;
   std::vector<Event> sums;

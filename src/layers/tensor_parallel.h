@@ -40,10 +40,15 @@ class TensorParallel {
 
   // Calls product(first, rows) for all N rows of `part`, block by block: rows [first, first + k) of the whole. While a piece is worked on the
   // next one is on its way.
-  using Product = std::function<void(std::int64_t first, const Tensor& rows)>;
-  void gather_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const;
+  template <class Product>
+  void gather_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const {
+    divides_tokens() ? gather_pieces(context, part, name, product) : product(0, part);
+  }
   // part = Σ over ranks of what product(first, rows) writes for all N rows, block by block: while a piece is summed the next is worked on.
-  void sum_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const;
+  template <class Product>
+  void sum_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const {
+    active() ? sum_pieces(context, part, name, product) : product(0, part);
+  }
 
   // Where a product writes the summand [N, C] that `sum` will make `part` of: in the scratch, or the part itself.
   Tensor summand(ops::Context& context, const Tensor& part, std::string_view name) const;
@@ -53,6 +58,9 @@ class TensorParallel {
   void all_gather(ops::Context& context, const Tensor& out, const Tensor& mine) const;
 
  private:
+  using AnyProduct = std::function<void(std::int64_t first, const Tensor& rows)>;
+  void gather_pieces(ops::Context& context, const Tensor& part, std::string_view name, const AnyProduct& product) const;
+  void sum_pieces(ops::Context& context, const Tensor& part, std::string_view name, const AnyProduct& product) const;
   // Into how many pieces of its rows a part is cut, so that sending one overlaps with work on another.
   int pieces(const ops::Context& context, std::int64_t rows) const;
   Event start_sum(ops::Context& context, const Tensor& part, const Tensor& whole) const;

@@ -30,6 +30,11 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   std::vector<std::size_t> whole_weights, whole_gradients;
   for (int u = 0; u < static_cast<int>(descriptions_.size()); ++u) {
     layouts_.emplace_back(descriptions_[static_cast<std::size_t>(u)], options.shards);
+    auto& shapes = held_shapes_.emplace_back();
+    for (const ParameterDescription& parameter : unit(u).parameters) {
+      shapes.push_back(parameter.held_shape());
+      BALEEN_CHECK(shapes.back().size() == 1 || shapes.back().size() == 2, parameter.name, shapes.back().size());
+    }
     const UnitLayout& layout = layouts_.back();
     weight_begin_.push_back(weights);
     gradient_begin_.push_back(gradients);
@@ -99,10 +104,8 @@ SliceRange UnitStorage::kept(ParameterId id) const {
 }
 
 Tensor UnitStorage::shaped(ParameterId id, void* unit_begin, DType dtype) const {
-  const ParameterDescription& description = parameter(id);
   void* data = unit_begin == nullptr ? nullptr : static_cast<std::byte*>(unit_begin) + layout(id.unit).offset(id.index) * dtype_bytes(dtype);
-  const std::vector<std::int64_t> shape = description.held_shape();
-  BALEEN_CHECK(shape.size() == 1 || shape.size() == 2, shape.size());
+  const auto& shape = held_shapes_[static_cast<std::size_t>(id.unit)][static_cast<std::size_t>(id.index)];
   return shape.size() == 1 ? Tensor(data, dtype, {shape[0]}) : Tensor(data, dtype, {shape[0], shape[1]});
 }
 

@@ -123,6 +123,7 @@ class UnitStorage {
   StorageOptions options_;
   std::vector<UnitDescription> descriptions_;
   std::vector<UnitLayout> layouts_;
+  std::vector<std::vector<std::vector<std::int64_t>>> held_shapes_;  // by unit and parameter
   // First element of each unit in the buffers: of weights, of gradients and of what the optimizer updates.
   std::vector<std::size_t> weight_begin_, gradient_begin_, updated_begin_;
   Buffer weights_, gradients_, master_, exp_avg_, exp_avg_sq_;

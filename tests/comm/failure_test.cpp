@@ -14,20 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 using testing::all_ranks;
 using ::testing::HasSubstr;
+using testing::failure_of;
 using testing::run_members;
 using testing::run_ranks;
-
-// The reason with which `body` fails; it must be a rank_failed Error.
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "did not fail";
-  return "";
-}
 
 TEST(Failure, ADeadlineNamesCommunicatorOperationAndBothRanks) {
   std::latch failed(2);

@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::over_mpi;
+using testing::failure_of;
 using testing::run_members;
 using testing::run_ranks;
 
@@ -78,17 +79,6 @@ class MpiRank : public ::testing::Test {
     if (!over_mpi()) GTEST_SKIP() << "runs under mpirun, started by OverMpi";
   }
 };
-
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "did not fail";
-  return "";
-}
 
 // The library's order is its own, so a sum is held against the exact one: fp32 within a few roundings, bf16 rounded once from fp32.
 TEST_F(MpiRank, Sums) {

@@ -11,6 +11,8 @@
 namespace baleen {
 namespace {
 
+using testing::failure_of;
+
 class OverTcp : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Suite, OverTcp,
                          ::testing::Values("*Collectives.*/2:*Collectives.*/3", "*Collectives.*/5", "PointToPoint.*",
@@ -33,17 +35,6 @@ class TcpRank : public ::testing::Test {
     if (!testing::over_tcp()) GTEST_SKIP() << "runs over TCP, started by OverTcp";
   }
 };
-
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "did not fail";
-  return "";
-}
 
 TEST_F(TcpRank, ADeadlineNamesTheRankWaitedFor) {
   testing::run_members(

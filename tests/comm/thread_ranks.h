@@ -125,4 +125,16 @@ inline void run_members(int size, const std::function<void(Communicator&)>& body
       timeout);
 }
 
+// The reason with which `body` fails; it must be a rank_failed Error.
+inline std::string failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "did not fail";
+  return "";
+}
+
 }  // namespace baleen::testing

@@ -174,6 +174,27 @@ inline Record train(const Training& training) {
   return record;
 }
 
+// The weights `names` as each rank of the layout holds them after five steps at a high rate, rank after rank; empty where it has none.
+inline std::vector<std::vector<float>> copies_after_training(const Training& training, const std::vector<std::string>& names) {
+  std::vector<std::vector<float>> copies(static_cast<std::size_t>(training.layout.ranks()));
+  run_ranks(training.layout.ranks(), [&](World& world) {
+    const ParallelAxes axes(world, training.layout.parallel(), training.model);
+    Engine engine(training.engine_options(), axes.groups());
+    engine.units().initialize_weights(11);
+    AdamWOptimizer optimizer({.seed = 3}, engine.device(), engine.units());
+    const UnevenBatches batches;
+    TrainingStep step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-2, 0, 0, 5, 0.1}, 1.0);
+    for (std::int64_t i = 1; i <= 5; ++i) step.run(i, false);
+    std::vector<float>& values = copies[static_cast<std::size_t>(world.rank())];
+    for (const std::string& name : names) {
+      if (!engine.units().holds(name)) continue;
+      const Tensor weight = engine.units().weight(engine.units().find(name));
+      values.insert(values.end(), weight.as<float>(), weight.as<float>() + weight.elements());
+    }
+  });
+  return copies;
+}
+
 inline double norm(const std::vector<float>& values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * value;

@@ -77,25 +77,8 @@ TEST(TensorParallel, RecomputingGivesTheSameBits) {
 // The weights of a norm are on every rank. Under sequence parallelism each rank computes the gradient of its tokens (FACTS.md section 3,
 // fault 2): without their sum the copies drift apart, from each other and from one rank's.
 TEST(TensorParallel, CopiesOfNormWeightsStayTheSame) {
-  const Training training = on(2);
-  std::mutex mutex;
-  std::vector<std::vector<float>> copies;
-  run_ranks(2, [&](World& world) {
-    const ParallelAxes axes(world, training.layout.parallel(), training.model);
-    Engine engine(training.engine_options(), axes.groups());
-    engine.units().initialize_weights(11);
-    AdamWOptimizer optimizer({.seed = 3}, engine.device(), engine.units());
-    const UnevenBatches batches;
-    TrainingStep step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-2, 0, 0, 5, 0.1}, 1.0);
-    for (std::int64_t i = 1; i <= 5; ++i) step.run(i, false);
-    std::vector<float> values;
-    for (const char* name : {"model.layers.0.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight", "model.norm.weight"}) {
-      const Tensor weight = engine.units().weight(engine.units().find(name));
-      values.insert(values.end(), weight.as<float>(), weight.as<float>() + weight.elements());
-    }
-    const std::lock_guard lock(mutex);
-    copies.push_back(values);
-  });
+  const auto copies = copies_after_training(
+      on(2), {"model.layers.0.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight", "model.norm.weight"});
   EXPECT_EQ(copies[0], copies[1]);
   EXPECT_NE(copies[0], std::vector<float>(copies[0].size(), 1.0f));
 }

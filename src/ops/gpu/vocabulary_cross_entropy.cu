@@ -2,6 +2,7 @@
 
 #include "ops/cross_entropy.h"
 #include "ops/gpu/kernel.cuh"
+#include "ops/gpu/loss_sum.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
@@ -64,13 +65,6 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-__global__ void __launch_bounds__(threads) add_losses(std::int64_t rows, double* loss_sum, const float* losses) {
-  double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < rows; i += threads) sum += losses[i];
-  sum = block_reduce<Sum, threads>(sum, 0.0);
-  if (threadIdx.x == 0) *loss_sum += sum;
-}
-
 }  // namespace
 
 void vocabulary_cross_entropy_statistics(Stream& stream, const Tensor& statistics, const Tensor& logits, const Tensor& targets,
@@ -105,7 +99,7 @@ void vocabulary_cross_entropy(Stream& stream, const Tensor& loss_sum, const Tens
     });
   });
   check_launch("vocabulary cross-entropy");
-  add_losses<<<1, threads, 0, native>>>(rows, loss_sum.as<double>(), losses);
+  add_losses<<<1, loss_threads, 0, native>>>(rows, loss_sum.as<double>(), losses);
   check_launch("vocabulary cross-entropy");
 }
 
