@@ -46,7 +46,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* verify_app = app.add_subcommand("verify", "Prove that layouts compute what one rank computes");
   add_config(*verify_app, verify.config, verify.overrides);
   add_ranks(*verify_app, verify.ranks);
-  auto* layouts = verify_app->add_option("--layouts", verify.layouts, "Layouts such as \"dp=2;dp=4\"");
+  auto* layouts = verify_app->add_option("--layouts", verify.layouts, "Layouts such as \"dp=2,zero=3;tp=2;pp=2,schedule=zero-bubble\"; keys: dp replicate zero tp cp pp schedule virtual");
   verify_app->add_flag("--all", verify.all, "Every layout of --ranks ranks")->excludes(layouts);
   verify_app->add_flag("--json", verify.json, "One JSON object on standard output");
   choose(verify_app, chosen, verify);
