@@ -95,6 +95,7 @@ class Engine {
 
   // Of every action of the passes; it must live as long as the engine.
   void observe(PipelineObserver* observer) { observer_ = observer; }
+  void observe_units(Sharding::Observer observer) { sharding_.observe(std::move(observer)); }
 
   // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
