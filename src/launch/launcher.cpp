@@ -68,13 +68,13 @@ std::string signal_text(int signal) {
   return text;
 }
 
-// Stopped by SIGSTOP, a terminal or a debugger, as /proc says it: the letter behind the name, which may hold anything.
-bool is_stopped(pid_t process) {
+// The state of a process's main thread as /proc says it: the letter behind the name, which may hold anything. '?' where it is gone.
+char state_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
   const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < text.size() && (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '?';
 }
 
 std::string seconds_text(std::chrono::nanoseconds time) {
@@ -131,6 +131,7 @@ class Job {
     std::optional<int> status = std::nullopt;  // of waitpid, once reaped
     bool killed_here = false;
     std::optional<Clock::time_point> stopped_since = std::nullopt;
+    int looks_awake = 0;  // looks in a row at which its main thread did not sleep
   };
 
   SpawnRequest request(int rank) const {
@@ -178,34 +179,36 @@ class Job {
     }
   }
 
-  // The ranks that wait for one that hangs soon stand still too: the one that has for longest is it. It cannot end by itself.
+  // The ranks that wait for one that hangs stand still too, and may have for longer; but they sleep. Where all sleep the deadlines of their
+  // collectives know more than can be seen from here, and have until half a timeout later.
   void find_hanging() {
     const auto now = Clock::now();
-    const auto limit = options_.progress_timeout * 9 / 10;  // before the other ranks' own deadlines, which know less
-    std::optional<std::size_t> hanging;
-    Clock::time_point since = now;
+    const auto limit = options_.progress_timeout * 9 / 10;  // before the others' deadlines, which do not know the last action
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       Rank& rank = ranks_[i];
       if (rank.status) continue;
-      if (!is_stopped(rank.pid)) rank.stopped_since.reset();
+      const char state = state_of(rank.pid);
+      const bool stopped = state == 'T' || state == 't';
+      if (!stopped) rank.stopped_since.reset();
       else if (!rank.stopped_since) rank.stopped_since = now;
+      rank.looks_awake = state == 'S' ? 0 : rank.looks_awake + 1;
+      if (stopped && now - *rank.stopped_since >= limit) return end_hanging(i, now - *rank.stopped_since, " (the process is stopped, by SIGSTOP or a debugger)");
       const ProgressBoard::Entry entry = board_->read(static_cast<int>(i));
-      Clock::time_point stands_still = rank.stopped_since.value_or(now);
-      if (entry.limited) stands_still = std::min(stands_still, entry.when);
-      if (now - stands_still < limit || stands_still >= since) continue;
-      hanging = i;
-      since = stands_still;
+      if (stopped || !entry.limited) continue;
+      const auto still = now - entry.when;
+      if (still >= limit * 5 / 3 || (still >= limit && rank.looks_awake >= 3)) return end_hanging(i, still, "");
     }
-    if (!hanging) return;
-    const ProgressBoard::Entry entry = board_->read(static_cast<int>(*hanging));
-    Rank& rank = ranks_[*hanging];
-    failure_ = "rank " + std::to_string(*hanging) + " hangs: no progress for " + seconds_text(now - since) +
-               (rank.stopped_since ? " (the process is stopped, by SIGSTOP or a debugger)" : "") + "; its last action: " + (entry.action.empty() ? "starting" : entry.action);
-    first_failed_ = static_cast<int>(*hanging);
+  }
+
+  void end_hanging(std::size_t index, std::chrono::nanoseconds still, const std::string& why) {
+    Rank& rank = ranks_[index];
+    const std::string action = board_->read(static_cast<int>(index)).action;
+    failure_ = "rank " + std::to_string(index) + " hangs: no progress for " + seconds_text(still) + why + "; its last action: " + (action.empty() ? "starting" : action);
+    first_failed_ = static_cast<int>(index);
     region_->abort_cell().raise(failure_);
-    kill_at_ = now + options_.grace;
+    kill_at_ = Clock::now() + options_.grace;
     rank.killed_here = true;
-    kill(rank.pid, SIGKILL);
+    kill(rank.pid, SIGKILL);  // it cannot end by itself
   }
 
   // Takes note of every rank that has ended; false once all have.

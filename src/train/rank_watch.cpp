@@ -98,11 +98,11 @@ void RankWatch::compare() {
   std::vector<OwnTimes> ranks;
   for (const auto& [reading, forward, backward, stage] : all) ranks.push_back({{reading, forward, backward}, static_cast<int>(stage)});
   const std::optional<SlowRank> slow = slowest_rank(ranks, elapsed_);
-  const bool again = slow && suspect_ && slow->rank == suspect_->rank;
-  if (again && !warned_)
+  const bool again = slow && suspect_ && slow->rank == suspect_->rank && slow->seconds - slow->usual > window * least_lag;
+  times_slow_ = again ? times_slow_ + 1 : 0;
+  if (times_slow_ == 2)
     log::warning("rank {} is slow: {:.1f} ms a step for its own work, where its peers take {:.1f} ms; what takes longest beyond theirs is {}", slow->rank,
                  1e3 * slow->seconds / window, 1e3 * slow->usual / window, OwnTimes::phases[static_cast<std::size_t>(slow->phase)]);
-  warned_ = again;
   suspect_ = slow;
 }
 

@@ -43,13 +43,14 @@ class RankWatch final : public PipelineObserver {
   void begin_unlimited(std::string_view action) const;
   void begin_step(std::int64_t step);
   // `reading`: seconds for this rank's part of the batch. Every `window` steps the ranks compare (collective over everyone); rank 0 warns of
-  // a rank that was the slowest two times in a row.
+  // a rank that was the slowest three times in a row, by more than what another program on its machine may cost it.
   void end_step(double reading, double seconds);
 
   void on_action(const Action& action, PipelineClock::time_point begin, PipelineClock::time_point end) override;
 
  private:
   static constexpr int window = 10;
+  static constexpr double least_lag = 0.01;  // seconds a step
   void on_unit(int unit, bool backward) const;
   void compare();
 
@@ -64,7 +65,7 @@ class RankWatch final : public PipelineObserver {
   int steps_ = 0;
   std::uint64_t exposed_ = 0;  // engine's nanoseconds of waits at the latest action
   std::optional<SlowRank> suspect_;
-  bool warned_ = false;
+  int times_slow_ = 0;  // in a row
 };
 
 }  // namespace baleen
