@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ struct FaultLayout {
   std::vector<std::string> settings;  // of four ranks
 };
 
+inline void PrintTo(const FaultLayout& layout, std::ostream* out) { *out << layout.name; }
 std::vector<FaultLayout> fault_layouts();  // ZeRO-3; tp = 2 × pp = 2
 
 class FaultTest : public TrainingFixture, public ::testing::WithParamInterface<FaultLayout> {

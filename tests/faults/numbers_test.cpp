@@ -13,13 +13,13 @@ namespace {
 class Numbers : public FaultTest {
  protected:
   // A run whose weights stay as they are, with `bytes` of rank 1's, and the same with the exponent of one changed to `exponent`.
-  void prepare(const std::vector<std::string>& more, unsigned char exponent) {
+  void prepare(const std::vector<std::string>& more, unsigned char exponent, const std::string& parameter = "mlp") {
     settings_ = with_ranks({"--set", "optimizer.lr=0"});
     settings_.insert(settings_.end(), more.begin(), more.end());
     auto begin = settings_;
     begin.insert(begin.end(), {"--set", "training.steps=0"});
     ASSERT_EQ(train("run", begin).exit_code, 0);
-    bytes_ = own_weights("run", "step_00000000", 1, "mlp").first;
+    bytes_ = own_weights("run", "step_00000000", 1, parameter).first;
     damaged_ = bytes_;
     damaged_[11] = static_cast<char>(exponent);
   }
@@ -65,12 +65,15 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
 }
 
 TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
-  // A weight of 2^40 spoils every loss until the weights of the checkpoint are there again.
-  prepare({"--set", "checkpoint.every=10", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set", "fault.spike_skip=2", "--set", "training.steps=200"}, 0x53);
+  // A weight of 2^20 in the head spoils every loss until the weights of the checkpoint are there again. The head is the embedding, of which the
+  // last stage of a pipeline has a copy.
+  prepare({"--set", "checkpoint.every=10", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set", "fault.spike_skip=2", "--set", "training.steps=200"}, 0x49, "embed_tokens");
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 25);
   const auto ranks = ranks_of(command);
-  if (change_memory(ranks[1], bytes_, damaged_) < 0) GTEST_SKIP() << "memory of other processes may not be written here";
+  const int places = change_memory(ranks[GetParam().name == std::string("Zero3") ? 1 : 3], bytes_, damaged_);
+  EXPECT_NE(places, 0);
+  if (places < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   const CommandResult result = command.wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_NE(result.error.find("going back to the last checkpoint, without the batches since"), std::string::npos) << result.error;
