@@ -257,6 +257,51 @@ bool in_tiles(const Matrix& a) {
   return a.dtype == DType::bf16 && !multiplies_bf16();
 }
 
+// A product that sums over tens of thousands of columns, as the head's does for the gradient of its input: oneDNN walks through all of b for
+// every few rows of a. Here b's rows are taken in pieces that stay in the cache, and the sum forms in fp32. A piece of a is copied, because
+// oneDNN is fast only where rows follow each other without a gap.
+class DeepProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a) { return !a.transposed && columns_of(a) >= 4 * depth && columns_of(out) <= depth; }
+  DeepProduct(const Matrix& out, const Matrix& a, const Matrix& b) : out_(out), a_(a), b_(b), depths_(columns_of(a), depth) {}
+
+  std::size_t workspace_bytes() const {
+    std::size_t scratchpad = 0;
+    for (const std::int64_t size : {depths_.tile, depths_.last()})
+      for (const bool accumulate : {false, true})
+        scratchpad = std::max(scratchpad, product_cache().find(sum(nullptr), piece(nullptr, size), b_piece(0, size), accumulate).scratchpad_bytes());
+    return piece_bytes() + sum_bytes() + scratchpad;
+  }
+
+  void run(bool accumulate, void* workspace) const {
+    auto* const space = static_cast<std::byte*>(workspace);
+    const Matrix total = sum(space + piece_bytes());
+    std::byte* const scratchpad = space + piece_bytes() + sum_bytes();
+    if (accumulate && sum_bytes() != 0) convert_rows(total, out_);
+    for (std::int64_t begin = 0; begin < depths_.extent; begin += depths_.tile) {
+      const std::int64_t size = depths_.size(begin);
+      const Matrix a = piece(space, size), b = b_piece(begin, size);
+      convert_rows(a, tile_of(a_, 0, a_.rows, begin, size));
+      ProductCache& cache = product_cache();
+      cache.find(total, a, b, accumulate || begin > 0).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+    }
+    if (sum_bytes() != 0) convert_rows(out_, total);
+  }
+
+ private:
+  static constexpr std::int64_t depth = 2048;
+  static std::size_t aligned(std::size_t bytes) { return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment; }
+  std::size_t piece_bytes() const { return aligned(static_cast<std::size_t>(a_.rows * depths_.tile) * dtype_bytes(a_.dtype)); }
+  std::size_t sum_bytes() const { return out_.dtype == DType::f32 ? 0 : aligned(static_cast<std::size_t>(out_.rows * out_.columns) * sizeof(float)); }
+  Matrix piece(void* space, std::int64_t size) const { return Matrix(space, a_.dtype, a_.rows, size, size); }
+  Matrix b_piece(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
+  // Where the sum forms: in place where that is fp32.
+  Matrix sum(void* space) const { return out_.dtype == DType::f32 ? out_ : Matrix(space, DType::f32, out_.rows, out_.columns, out_.columns); }
+
+  Matrix out_, a_, b_;
+  Cut depths_;
+};
+
 }  // namespace
 
 std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b) {
@@ -264,6 +309,7 @@ std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b
   check_shapes(out, a, b);
   if (empty(out, a)) return 0;
   if (in_tiles(a)) return TiledProduct(out, a, b).workspace_bytes();
+  if (DeepProduct::suits(out, a)) return DeepProduct(out, a, b).workspace_bytes();
   // The sum into `out` may need more than the product alone.
   ProductCache& cache = product_cache();
   const std::size_t plain = cache.find(out, a, b, false).scratchpad_bytes();
@@ -278,6 +324,7 @@ void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate
     return;
   }
   if (in_tiles(a)) return TiledProduct(out, a, b).run(accumulate, workspace);
+  if (DeepProduct::suits(out, a)) return DeepProduct(out, a, b).run(accumulate, workspace);
   ProductCache& cache = product_cache();
   cache.find(out, a, b, accumulate).execute(cache.stream(), out.data, a.data, b.data, workspace);
 }
