@@ -51,6 +51,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   command.ranks = ranks;
   command.threads = 1;
   command.backend = arguments.backend;
+  command.gpu = arguments.backend == "nccl";
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
@@ -58,7 +59,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     std::unique_ptr<Device> gpu;
     if (arguments.backend == "nccl") {
       gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
-      axis = for_gpu_buffers(std::move(axis), *gpu, "nccl", world.gpu_timeout());
+      axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv});
     }
     const bool table = world.rank() == 0 && !arguments.json;
     if (table)
