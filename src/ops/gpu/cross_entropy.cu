@@ -46,16 +46,16 @@ __device__ void add_pack(SoftmaxSum& seen, const Pack<T, W>& values) {
 // Over the block, in every thread.
 template <class T, int Threads>
 __device__ SoftmaxSum block_sum(SoftmaxSum seen) {
-  __shared__ SoftmaxSum partial[Threads / warp_size];
+  __shared__ float greatest[Threads / warp_size], sum[Threads / warp_size];
   const auto across_warp = [&] {
     for (int distance = warp_size / 2; distance > 0; distance /= 2)
-      seen = combined<T>(seen, {__shfl_xor_sync(full_warp, seen.greatest, distance), __shfl_xor_sync(full_warp, seen.sum, distance)});
+      seen = combined<T>(seen, {gpu_shuffle_xor(seen.greatest, distance), gpu_shuffle_xor(seen.sum, distance)});
   };
   across_warp();
-  if (threadIdx.x % warp_size == 0) partial[threadIdx.x / warp_size] = seen;
+  if (threadIdx.x % warp_size == 0) greatest[threadIdx.x / warp_size] = seen.greatest, sum[threadIdx.x / warp_size] = seen.sum;
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  seen = lane < Threads / warp_size ? partial[lane] : SoftmaxSum{};
+  seen = lane < Threads / warp_size ? SoftmaxSum{greatest[lane], sum[lane]} : SoftmaxSum{};
   across_warp();
   return seen;
 }
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std
     mask(values, i, valid);
     add_pack(seen, values);
   }
-  const auto [greatest, sum] = block_sum<T, Threads>(seen);
+  const SoftmaxSum all = block_sum<T, Threads>(seen);
+  const float greatest = all.greatest, sum = all.sum;
   const bool known = target >= 0 && target < valid;
   if (threadIdx.x == 0)
     losses[blockIdx.x] =
