@@ -59,8 +59,8 @@ HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight)
       first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]) {}
 
 std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t tokens) const {
-  // Large enough for full-rate products. On the CPU small enough that a chunk's logits stay near the cache; a GPU streams them, and pays for
-  // adding each chunk's part to the weight's gradient: there they are few, and of one size.
+  // Large enough for full-rate products. On the CPU small enough that a chunk's logits stay near the cache; a GPU streams them, and pays
+  // for adding each chunk's part to the weight's gradient: there they are few, and of one size.
   const bool gpu = context.ops.stream.kind() == DeviceKind::gpu;
   const std::int64_t chunk_elements = std::int64_t{gpu ? 1280 : 4} << 20;
   const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
@@ -74,23 +74,24 @@ std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t toke
 
 std::int64_t HeadLoss::padded_outputs(const LayerContext& context) const {
   constexpr std::int64_t aligned = 64;
-  const bool pads = context.ops.stream.kind() == DeviceKind::gpu && !context.tensor.active();
+  const bool pads = context.ops.stream.kind() == DeviceKind::gpu;
   return pads ? (head_.outputs() + aligned - 1) / aligned * aligned : head_.outputs();
 }
 
 void HeadLoss::cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                              const Tensor& gradient_scale) const {
   if (!context.tensor.active()) {
-    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
+    if (gradient_scale.defined())
+      return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
     return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets, vocabulary_);
   }
   const Arena::Scope scope(context.ops.scratch);
   const std::int64_t rows = logits.size(0);
   const Tensor mine = context.scratch("softmax statistics", DType::f32, {rows, ops::vocabulary_statistics});
   const Tensor all = context.scratch("softmax statistics", DType::f32, {context.tensor.size(), rows, ops::vocabulary_statistics});
-  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_);
+  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_, head_.outputs());
   context.tensor.all_gather(context.ops, all, mine);
-  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, gradient_scale);
+  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, head_.outputs(), gradient_scale);
 }
 
 void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const {
@@ -106,8 +107,8 @@ void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const T
   }
 }
 
-void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
-                                 const Tensor& gradient_scale, BackwardHalves halves) const {
+void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x,
+                                 const Tensor& targets, const Tensor& gradient_scale, BackwardHalves halves) const {
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();
