@@ -24,7 +24,8 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   // Before any rank starts: what is wrong with the config or the data is said once.
   RunData data = resolve_run(config, ranks);
 
-  RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend};
+  RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend,
+                              config.training.device == "gpu"};
   command.reports_progress = true;
   command.max_restarts = static_cast<int>(std::min<std::int64_t>(config.fault.max_restarts, 1 << 30));
   command.latest_checkpoint = [&] {

@@ -46,7 +46,8 @@ RankWatch::RankWatch(ProgressReporter reporter, Engine& engine, int stage, Pipel
     : reporter_(std::move(reporter)), engine_(engine), next_(next), on_processor_(engine.device().kind() == DeviceKind::cpu) {
   times_.stage = stage;
   for (int unit = 0; unit < engine.units().units(); ++unit) units_.push_back(engine.units().unit(unit).name);
-  engine.observe(this);
+  // What a GPU's host enqueues says nothing, and a step that somebody hears of is not recorded as a graph.
+  engine.observe(on_processor_ ? this : next_);
   if (reporter_.read_by_somebody()) engine.observe_units([this](int unit, bool backward) { on_unit(unit, backward); });
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/host_memory.h"
 #include "device/timing.h"
 #include "ops/cross_entropy.h"
@@ -21,7 +22,7 @@ std::int64_t count_valid(std::span<const std::int32_t> targets) {
 }
 
 TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip,
-                           bool skip_non_finite)
+                           StepGraphs graphs, bool skip_non_finite)
     : engine_(engine),
       optimizer_(optimizer),
       batches_(batches),
@@ -34,7 +35,22 @@ TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const Batc
   const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.group().data_size * batches.sequence_length());
   for (std::size_t i = 0; i <= static_cast<std::size_t>(late_); ++i)
     slots_[i] = {host_->allocate("inputs", elements * sizeof(std::int32_t)), host_->allocate("targets", elements * sizeof(std::int32_t)),
-                 host_->allocate("loss and norm", 2 * sizeof(double))};
+                 host_->allocate("loss and norm", 2 * sizeof(double)), nullptr};
+  if (engine.device().kind() != DeviceKind::gpu) return;
+  why_no_graph_ = graphs == StepGraphs::never ? "not wanted" : reason_against_graphs();
+  if (!why_no_graph_.empty()) log::info("each step is enqueued anew, not recorded as a graph: {}", why_no_graph_);
+}
+
+std::string TrainingStep::reason_against_graphs() const {
+  constexpr std::int64_t most_micro_batches = 64;  // a graph has hundreds of nodes for each
+  const StorageOptions& storage = engine_.units().options();
+  if (engine_.everyone().size() > 1) return "several ranks";
+  if (storage.stage >= 2) return fmt::format("parallelism.zero = {}", storage.stage);
+  if (storage.offload) return "training.offload";
+  if (engine_.observed()) return "actions are traced";
+  if (const std::int64_t micro_batches = engine_.micro_steps(batches_.global_batch_size()); micro_batches > most_micro_batches)
+    return fmt::format("{} micro-batches a step", micro_batches);
+  return "";
 }
 
 HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) {
@@ -69,7 +85,17 @@ bool TrainingStep::enqueue(std::int64_t step, std::span<double> votes) {
 
   optimizer_.begin_step(context.stream, step, now.result.lr);
   if (skip_non_finite_) context.stream.fill_zero(optimizer_.scalars().as<float>() + ops::adamw_skip, sizeof(float));  // of an earlier step
-  engine_.enqueue_gradients(batch, now.valid_tokens);
+  engine_.scale_gradients(now.valid_tokens);
+  enqueue_or_replay(slot, batch);
+  now.done = record_time(context.stream);
+  pending_.push_back(std::move(now));
+  return true;
+}
+
+void TrainingStep::enqueue_work(const Slot& slot, const HostBatch& batch) {
+  ops::Context& context = engine_.context();
+  Communicator& everyone = engine_.everyone();
+  engine_.enqueue_gradients(batch);
   const Tensor &loss_sum = engine_.loss_sum(), squares(squares_.data(), DType::f64, {1});
   if (everyone.size() > 1)
     context.stream.wait(everyone.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
@@ -81,9 +107,22 @@ bool TrainingStep::enqueue(std::int64_t step, std::span<double> votes) {
 
   context.stream.copy(slot.sums.as<double>(), loss_sum.data(), sizeof(double));
   context.stream.copy(slot.sums.as<double>() + 1, squares.data(), sizeof(double));
-  now.done = record_time(context.stream);
-  pending_.push_back(std::move(now));
-  return true;
+}
+
+void TrainingStep::enqueue_or_replay(Slot& slot, const HostBatch& batch) {
+  Stream& stream = engine_.context().stream;
+  const bool graphs = stream.kind() == DeviceKind::gpu && why_no_graph_.empty();
+  if (graphs && methods_chosen_ && slot.graph == nullptr) {
+    try {
+      slot.graph = capture(stream, [&] { enqueue_work(slot, batch); });
+    } catch (const Error& error) {
+      why_no_graph_ = error.what();
+      log::warning("each step is enqueued anew from here on, it could not be recorded as a graph: {}", error.what());
+    }
+  }
+  replayed_ = slot.graph != nullptr;
+  replayed_ ? slot.graph->replay(stream) : enqueue_work(slot, batch);
+  methods_chosen_ = true;
 }
 
 StepResult TrainingStep::take() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/loader.h"
+#include "device/gpu.h"
 #include "optim/adamw_optimizer.h"
 #include "optim/lr_schedule.h"
 #include "train/engine.h"
@@ -26,14 +27,20 @@ struct StepResult {
   double seconds = 0;  // from its beginning, or from the end of the step before where the device had work all along, to its end
 };
 
+// Whether a GPU's steps are recorded as graphs.
+enum class StepGraphs { where_possible, never };
+
 // A step only enqueues: whether the update happens and how far it is clipped is decided on the device, and its numbers come back when the
 // next step has been enqueued. On the processor, where work runs at once, nothing is late.
+//
+// Where one rank trains on one GPU, everything of a step but its batch and a few scalars is recorded as one graph the second time that a
+// step is enqueued (the first time, operations choose their methods), and replayed from then on: the same kernels, and the same bits.
 class TrainingStep {
  public:
   // With `skip_non_finite` a step whose loss or gradient norm is not finite changes nothing, and the next one goes on; results are then never
   // late, because naming the parameter takes the weights as they were.
   TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip,
-               bool skip_non_finite = false);
+               StepGraphs graphs = StepGraphs::where_possible, bool skip_non_finite = false);
 
   // Step s reads batch s - 1 + count.
   void skip_batches(std::int64_t count) { skipped_batches_ = count; }
@@ -54,6 +61,10 @@ class TrainingStep {
   // gradient was not finite and such steps are not skipped: then neither that step nor any after it has changed the weights.
   StepResult take();
 
+  // Whether the last step that was enqueued was a graph; where a GPU's steps never will be, the reason.
+  bool replayed() const { return replayed_; }
+  const std::string& why_no_graph() const { return why_no_graph_; }
+
   // Both, for one step; nothing where any rank has `stop` set.
   std::optional<StepResult> run(std::int64_t step, bool stop);
 
@@ -64,12 +75,18 @@ class TrainingStep {
     std::size_t slot = 0;
     Event begin, done;
   };
-  // Host memory of one step in flight: this rank's part of the global batch, [G / (replicate · dp), T] each, and Σ token losses, Σ g².
+  // Host memory of one step in flight: this rank's part of the global batch, [G / (replicate · dp), T] each, and Σ token losses, Σ g². Its
+  // graph reads and writes that memory.
   struct Slot {
     Buffer inputs, targets, sums;
+    std::unique_ptr<Graph> graph;
   };
 
   HostBatch fill(Slot& slot, std::int64_t step);
+  std::string reason_against_graphs() const;
+  // From the batch in the slot to the sums in it.
+  void enqueue_work(const Slot& slot, const HostBatch& batch);
+  void enqueue_or_replay(Slot& slot, const HostBatch& batch);
   std::string name_problem(const Pending& failed);
 
   Engine& engine_;
@@ -84,6 +101,8 @@ class TrainingStep {
   std::unique_ptr<Device> host_;
   std::array<Slot, 2> slots_;
   Buffer squares_;  // [1] fp64
+  std::string why_no_graph_;
+  bool methods_chosen_ = false, replayed_ = false;
   std::deque<Pending> pending_;
 };
 

@@ -41,7 +41,7 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       resume_(resume),
       stop_(std::move(stop)),
       trace_file_(std::move(trace)),
-      device_(create_training_device(config_, world.rank())),
+      device_(create_training_device(config_, world)),
       axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
       engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
@@ -49,7 +49,8 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
   watch_->begin_unlimited("starting");
   prepare_run_directory();
   if (data_.train != nullptr) {
-    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip, config_.fault.nonfinite == "skip");
+    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip, StepGraphs::where_possible,
+                           config_.fault.nonfinite == "skip");
     data_fingerprint_ = data_.train->fingerprint().to_json();
   }
   restore();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "base/error.h"
@@ -38,7 +40,10 @@ TEST(ProgressBoard, IsNeverReadHalf) {
   const auto board = ProgressBoard::create(1);
   std::atomic<bool> stop{false};
   std::thread writer([&] {
-    for (int i = 0; !stop; ++i) board->report(0, std::string(40, static_cast<char>('a' + i % 26)), true);
+    for (int i = 0; !stop; ++i) {
+      board->report(0, std::string(40, static_cast<char>('a' + i % 26)), true);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // a rank computes in between
+    }
   });
   for (int i = 0; i < 20'000; ++i) {
     const std::string action = board->read(0).action;
