@@ -25,7 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -46,7 +48,8 @@ double copy_seconds(std::vector<char>& to, const std::vector<char>& from) {
 }
 
 double dd_seconds(const std::filesystem::path& file, std::uint64_t bytes) {
-  const std::string command = "dd if=/dev/zero of='" + file.string() + "' bs=1M count=" + std::to_string(bytes >> 20) + " conv=fsync status=none";
+  const std::string command =
+      "dd if=/dev/zero of='" + file.string() + "' bs=1M count=" + std::to_string(bytes >> 20) + " conv=fsync status=none";
   const auto begin = Clock::now();
   if (std::system(command.c_str()) != 0) std::fprintf(stderr, "dd failed\n");
   const double seconds = seconds_since(begin);
@@ -96,10 +99,12 @@ int main(int argc, char** argv) {
     dd.push_back(dd_seconds(folder / "dd", times.bytes));
   }
   const double bytes = static_cast<double>(saver.times().bytes);
-  std::printf("%.1f MB of states, %d threads, medians of %zu saves to %s%s\n", bytes / 1e6, ops::threads(), paused.size(), argv[1], saver.background() ? "" : " IN THE FOREGROUND");
-  std::printf("training paused  %8.1f ms (of that the copy %.1f ms)\nmemory copy      %8.1f ms\npause / copy     %8.2f\n", 1e3 * median(paused), 1e3 * median(copying), 1e3 * median(plain),
-              median(paused) / median(plain));
-  std::printf("written, synced  %8.3f GB/s (with two checksums)\ndd, synced       %8.3f GB/s\n", bytes / median(writing) / 1e9, bytes / median(dd) / 1e9);
+  std::printf("%.1f MB of states, %d threads, medians of %zu saves to %s%s\n", bytes / 1e6, ops::threads(), paused.size(), argv[1],
+              saver.background() ? "" : " IN THE FOREGROUND");
+  std::printf("training paused  %8.1f ms (of that the copy %.1f ms)\nmemory copy      %8.1f ms\npause / copy     %8.2f\n",
+              1e3 * median(paused), 1e3 * median(copying), 1e3 * median(plain), median(paused) / median(plain));
+  std::printf("written, synced  %8.3f GB/s (with two checksums)\ndd, synced       %8.3f GB/s\n", bytes / median(writing) / 1e9,
+              bytes / median(dd) / 1e9);
 
   std::vector<double> checks;
   for (int round = 0; round < 5; ++round) {

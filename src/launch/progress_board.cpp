@@ -33,7 +33,7 @@ std::shared_ptr<ProgressBoard> ProgressBoard::create(int ranks) {
 
 std::shared_ptr<ProgressBoard> ProgressBoard::attach(Descriptor file, int ranks) {
   const std::size_t bytes = static_cast<std::size_t>(ranks) * sizeof(Cell);
-  struct stat status {};
+  struct stat status{};
   void* memory = MAP_FAILED;
   if (fstat(file.get(), &status) == 0 && static_cast<std::size_t>(status.st_size) == bytes)
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -44,7 +44,9 @@ std::shared_ptr<ProgressBoard> ProgressBoard::attach(Descriptor file, int ranks)
   return std::shared_ptr<ProgressBoard>(new ProgressBoard(std::move(file), static_cast<Cell*>(memory), ranks));
 }
 
-ProgressBoard::~ProgressBoard() { munmap(static_cast<void*>(cells_), static_cast<std::size_t>(ranks_) * sizeof(Cell)); }
+ProgressBoard::~ProgressBoard() {
+  munmap(static_cast<void*>(cells_), static_cast<std::size_t>(ranks_) * sizeof(Cell));
+}
 
 void ProgressBoard::report(int rank, std::string_view action, bool limited) {
   Cell& cell = cells_[rank];

@@ -33,7 +33,9 @@ using checkpoint::Piece;
 using checkpoint::StateKind;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 // What this rank writes of a parameter: of copies, one rank writes.
 SliceRange owned_range(const UnitStorage& units, ParameterId id) {
@@ -43,7 +45,9 @@ SliceRange owned_range(const UnitStorage& units, ParameterId id) {
 }
 
 // Replicas hold the same.
-bool writes_checkpoint(const DataGroup& group) { return group.counts_norms(); }
+bool writes_checkpoint(const DataGroup& group) {
+  return group.counts_norms();
+}
 
 struct OwnedState {
   checkpoint::Placement placement;
@@ -117,7 +121,9 @@ class Snapshot {
     }
     const auto parts = static_cast<std::int64_t>(parts_.size());
 #pragma omp parallel for schedule(dynamic)
-    for (std::int64_t i = 0; i < parts; ++i) std::memcpy(parts_[static_cast<std::size_t>(i)].to, parts_[static_cast<std::size_t>(i)].from, parts_[static_cast<std::size_t>(i)].bytes);
+    for (std::int64_t i = 0; i < parts; ++i)
+      std::memcpy(parts_[static_cast<std::size_t>(i)].to, parts_[static_cast<std::size_t>(i)].from,
+                  parts_[static_cast<std::size_t>(i)].bytes);
   }
   const std::vector<Piece>& pieces() const { return pieces_; }
 
@@ -215,7 +221,11 @@ std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units)
 class CheckpointSaver::Work {
  public:
   Work(std::filesystem::path run, std::int64_t keep, const DataGroup& group, const UnitStorage& units, Device* device)
-      : run_(std::move(run)), keep_(static_cast<int>(std::min<std::int64_t>(keep, 1 << 30))), group_(group), units_(units), all_bytes_(checkpoint_bytes(group, units)) {
+      : run_(std::move(run)),
+        keep_(static_cast<int>(std::min<std::int64_t>(keep, 1 << 30))),
+        group_(group),
+        units_(units),
+        all_bytes_(checkpoint_bytes(group, units)) {
     if (writes_checkpoint(group)) states_ = owned_states(units);
     for (const OwnedState& state : states_) own_.bytes += state.tensor.bytes();
     if (device != nullptr) make_snapshot(*device);
@@ -250,13 +260,16 @@ class CheckpointSaver::Work {
     const Phase heard = std::exchange(phase_, Phase::idle);
     if (all.failed > 0) {
       if (background_.done() && background_.failure()) throw *background_.failure();
-      throw Error(ExitCode::rank_failed, fmt::format("another rank could not {} the checkpoint of step {}", heard == Phase::writing ? "write its part of" : "complete", step_), "",
-                  "see that rank's message; earlier checkpoints are as they were");
+      throw Error(ExitCode::rank_failed,
+                  fmt::format("another rank could not {} the checkpoint of step {}",
+                              heard == Phase::writing ? "write its part of" : "complete", step_),
+                  "", "see that rank's message; earlier checkpoints are as they were");
     }
     background_.join();
     if (heard == Phase::writing) return collect();
     if (group_.everyone->rank() == 0)
-      log::info("the checkpoint of step {} is saved: {:.1f} MB, training paused for {:.1f} ms", step_, static_cast<double>(all_bytes_) / 1e6, 1e3 * own_.paused);
+      log::info("the checkpoint of step {} is saved: {:.1f} MB, training paused for {:.1f} ms", step_,
+                static_cast<double>(all_bytes_) / 1e6, 1e3 * own_.paused);
   }
 
   void finish() {
@@ -318,9 +331,10 @@ class CheckpointSaver::Work {
     std::vector<std::vector<std::byte>> memory;  // what the host cannot read where it is
     std::vector<Piece> pieces;
     if (snapshot_ == nullptr)
-      for (const OwnedState& state : states_) pieces.push_back({state.placement, state.tensor.dtype(), units_.on_host(state.tensor, memory.emplace_back()).data()});
-    records_ = checkpoint::serialise_records(
-        checkpoint::write_rank_files(incomplete(), group_.part, group_.parts, step_, snapshot_ != nullptr ? snapshot_->pieces() : pieces, stop));
+      for (const OwnedState& state : states_)
+        pieces.push_back({state.placement, state.tensor.dtype(), units_.on_host(state.tensor, memory.emplace_back()).data()});
+    records_ = checkpoint::serialise_records(checkpoint::write_rank_files(incomplete(), group_.part, group_.parts, step_,
+                                                                          snapshot_ != nullptr ? snapshot_->pieces() : pieces, stop));
     own_.writing = seconds_since(begun);
   }
 
@@ -338,8 +352,10 @@ class CheckpointSaver::Work {
       checkpoint::commit_checkpoint(incomplete(), step_, group_.parts, state_.to_json(), std::move(all));
       checkpoint::prune_checkpoints(run_, keep_);
     };
-    if (snapshot_ != nullptr) background_.start(complete);
-    else background_.run(complete);
+    if (snapshot_ != nullptr)
+      background_.start(complete);
+    else
+      background_.run(complete);
   }
 
   std::filesystem::path run_;
@@ -358,17 +374,31 @@ class CheckpointSaver::Work {
   Background background_;           // ends first
 };
 
-CheckpointSaver::CheckpointSaver(std::filesystem::path run, std::int64_t keep, const DataGroup& group, const UnitStorage& units, Device* device)
+CheckpointSaver::CheckpointSaver(std::filesystem::path run, std::int64_t keep, const DataGroup& group, const UnitStorage& units,
+                                 Device* device)
     : work_(std::make_unique<Work>(std::move(run), keep, group, units, device)) {}
 CheckpointSaver::~CheckpointSaver() = default;
-void CheckpointSaver::begin(const TrainingState& state) { work_->begin(state); }
-CheckpointSaver::Votes CheckpointSaver::tell() const { return work_->tell(); }
-void CheckpointSaver::hear(const Votes& all) { work_->hear(all); }
-void CheckpointSaver::finish() { work_->finish(); }
-const CheckpointSaver::Times& CheckpointSaver::times() const { return work_->times(); }
-bool CheckpointSaver::background() const { return work_->background(); }
+void CheckpointSaver::begin(const TrainingState& state) {
+  work_->begin(state);
+}
+CheckpointSaver::Votes CheckpointSaver::tell() const {
+  return work_->tell();
+}
+void CheckpointSaver::hear(const Votes& all) {
+  work_->hear(all);
+}
+void CheckpointSaver::finish() {
+  work_->finish();
+}
+const CheckpointSaver::Times& CheckpointSaver::times() const {
+  return work_->times();
+}
+bool CheckpointSaver::background() const {
+  return work_->background();
+}
 
-void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units, std::int64_t keep) {
+void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
+                     std::int64_t keep) {
   CheckpointSaver(run, keep, group, units, nullptr).begin(state);
 }
 

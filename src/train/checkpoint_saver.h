@@ -23,7 +23,6 @@ namespace baleen {
 // Bytes that the checkpoint takes on the disk, headers aside. Collective.
 std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units);
 
-
 class CheckpointSaver {
  public:
   // Collective. `device` holds what `units` hold; where it is nullptr, or where a rank has no memory for the copy (then with a warning),
@@ -51,9 +50,9 @@ class CheckpointSaver {
   void finish();
 
   struct Times {
-    double paused = 0;   // seconds that begin() took, and of those in the copy
+    double paused = 0;  // seconds that begin() took, and of those in the copy
     double copying = 0;
-    double writing = 0;  // seconds that this rank's files took, checksums and sync included
+    double writing = 0;       // seconds that this rank's files took, checksums and sync included
     std::uint64_t bytes = 0;  // of this rank
   };
   // Of the latest save that is complete.

@@ -58,7 +58,8 @@ std::string name_non_finite(Engine& engine, const HostBatch& batch, double valid
     if (!units.parameter(id).trainable) return std::nullopt;
     return units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit)));
   });
-  std::string text = "first parameter with a non-finite gradient: " + (gradient.empty() ? "none when computed again: suspect the hardware" : gradient);
+  std::string text =
+      "first parameter with a non-finite gradient: " + (gradient.empty() ? "none when computed again: suspect the hardware" : gradient);
   if (loser < engine.everyone().size()) text += fmt::format("; the loss of rank {} is not finite", loser);
   if (!weight.empty()) text += "; first parameter whose weights are not finite themselves: " + weight;
   return text;

@@ -37,7 +37,8 @@ std::optional<SlowRank> slowest_rank(const std::vector<OwnTimes>& ranks, double 
     std::array<double, 3> excess{};
     for (std::size_t phase = 0; phase < excess.size(); ++phase)
       excess[phase] = ranks[rank].seconds[phase] - median_of([&](const OwnTimes& times) { return times.seconds[phase]; });
-    slowest = SlowRank{static_cast<int>(rank), static_cast<int>(std::max_element(excess.begin(), excess.end()) - excess.begin()), own, usual};
+    slowest =
+        SlowRank{static_cast<int>(rank), static_cast<int>(std::max_element(excess.begin(), excess.end()) - excess.begin()), own, usual};
   }
   return slowest;
 }
@@ -56,7 +57,9 @@ RankWatch::~RankWatch() {
   engine_.observe_units({});
 }
 
-void RankWatch::begin_unlimited(std::string_view action) const { reporter_.report(action, false); }
+void RankWatch::begin_unlimited(std::string_view action) const {
+  reporter_.report(action, false);
+}
 
 void RankWatch::begin_step(std::int64_t step) {
   step_ = step;
@@ -66,7 +69,8 @@ void RankWatch::begin_step(std::int64_t step) {
 // A GPU's host only enqueues and then waits for as long as the device needs.
 void RankWatch::on_unit(int unit, bool backward) const {
   std::array<char, 112> text{};
-  const auto written = fmt::format_to_n(text.data(), text.size(), "step {}: {} {}", step_, backward ? "backward pass of" : "weights of", units_[static_cast<std::size_t>(unit)]);
+  const auto written = fmt::format_to_n(text.data(), text.size(), "step {}: {} {}", step_, backward ? "backward pass of" : "weights of",
+                                        units_[static_cast<std::size_t>(unit)]);
   reporter_.report({text.data(), std::min(written.size, text.size())}, on_processor_);
 }
 
@@ -102,8 +106,9 @@ void RankWatch::compare() {
   const bool again = slow && suspect_ && slow->rank == suspect_->rank && slow->seconds - slow->usual > window * least_lag;
   times_slow_ = again ? times_slow_ + 1 : 0;
   if (times_slow_ == 2)
-    log::warning("rank {} is slow: {:.1f} ms a step for its own work, where its peers take {:.1f} ms; what takes longest beyond theirs is {}", slow->rank,
-                 1e3 * slow->seconds / window, 1e3 * slow->usual / window, OwnTimes::phases[static_cast<std::size_t>(slow->phase)]);
+    log::warning(
+        "rank {} is slow: {:.1f} ms a step for its own work, where its peers take {:.1f} ms; what takes longest beyond theirs is {}",
+        slow->rank, 1e3 * slow->seconds / window, 1e3 * slow->usual / window, OwnTimes::phases[static_cast<std::size_t>(slow->phase)]);
   suspect_ = slow;
 }
 

@@ -33,7 +33,8 @@ std::optional<SlowRank> slowest_rank(const std::vector<OwnTimes>& ranks, double 
 
 class RankWatch final : public PipelineObserver {
  public:
-  // Hears of the engine's units and actions from now on and hands the latter on to `next`, which may be nullptr. `engine` must live as long.
+  // Hears of the engine's units and actions from now on and hands the latter on to `next`, which may be nullptr. `engine` must live as
+  // long.
   RankWatch(ProgressReporter reporter, Engine& engine, int stage, PipelineObserver* next);
   ~RankWatch() override;
   RankWatch(const RankWatch&) = delete;
@@ -42,8 +43,8 @@ class RankWatch final : public PipelineObserver {
   // What takes as long as it takes: saving, loading.
   void begin_unlimited(std::string_view action) const;
   void begin_step(std::int64_t step);
-  // `reading`: seconds for this rank's part of the batch. Every `window` steps the ranks compare (collective over everyone); rank 0 warns of
-  // a rank that was the slowest three times in a row, by more than what another program on its machine may cost it.
+  // `reading`: seconds for this rank's part of the batch. Every `window` steps the ranks compare (collective over everyone); rank 0 warns
+  // of a rank that was the slowest three times in a row, by more than what another program on its machine may cost it.
   void end_step(double reading, double seconds);
 
   void on_action(const Action& action, PipelineClock::time_point begin, PipelineClock::time_point end) override;

@@ -55,12 +55,15 @@ std::vector<pid_t> FaultTest::ranks_of(const Command& command) const {
   return ranks;
 }
 
-FaultTest::Course FaultTest::follow(Command& command, const std::vector<pid_t>& ranks, const std::vector<pid_t>& victims, std::chrono::seconds limit) {
+FaultTest::Course FaultTest::follow(Command& command, const std::vector<pid_t>& ranks, const std::vector<pid_t>& victims,
+                                    std::chrono::seconds limit) {
   const auto fault = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - fault).count(); };
   Course course;
   const auto noticed = [&] {
-    return !command.running() || std::any_of(ranks.begin(), ranks.end(), [&](pid_t rank) { return std::find(victims.begin(), victims.end(), rank) == victims.end() && gone(rank); });
+    return !command.running() || std::any_of(ranks.begin(), ranks.end(), [&](pid_t rank) {
+      return std::find(victims.begin(), victims.end(), rank) == victims.end() && gone(rank);
+    });
   };
   while (!noticed() && seconds() < static_cast<double>(limit.count())) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   course.noticed = seconds();
@@ -72,10 +75,12 @@ FaultTest::Course FaultTest::follow(Command& command, const std::vector<pid_t>& 
 }
 
 void FaultTest::print(const char* fault, const Course& course, const std::string& lost) const {
-  std::printf("| %s | %s | %.1f | %.1f | %d | %s |\n", fault, GetParam().name, course.noticed, course.gone, course.result.exit_code, lost.c_str());
+  std::printf("| %s | %s | %.1f | %.1f | %d | %s |\n", fault, GetParam().name, course.noticed, course.gone, course.result.exit_code,
+              lost.c_str());
 }
 
-std::pair<std::string, std::string> FaultTest::own_weights(const std::string& run, const std::string& step, int rank, const std::string& parameter) const {
+std::pair<std::string, std::string> FaultTest::own_weights(const std::string& run, const std::string& step, int rank,
+                                                           const std::string& parameter) const {
   const fs::path directory = fs::path(folder / run) / "checkpoints" / step;
   char file[64];
   std::snprintf(file, sizeof file, "model_%05d-of-00004.safetensors", rank);

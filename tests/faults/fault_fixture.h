@@ -18,7 +18,9 @@ struct FaultLayout {
   std::vector<std::string> settings;  // of four ranks
 };
 
-inline void PrintTo(const FaultLayout& layout, std::ostream* out) { *out << layout.name; }
+inline void PrintTo(const FaultLayout& layout, std::ostream* out) {
+  *out << layout.name;
+}
 std::vector<FaultLayout> fault_layouts();  // ZeRO-3; tp = 2 × pp = 2
 
 class FaultTest : public TrainingFixture, public ::testing::WithParamInterface<FaultLayout> {
@@ -40,7 +42,8 @@ class FaultTest : public TrainingFixture, public ::testing::WithParamInterface<F
   void print(const char* fault, const Course& course, const std::string& lost = "nothing") const;
 
   // 64 bytes from the middle of a weight that this rank alone keeps, from its file of the run's checkpoint; the parameter's name.
-  std::pair<std::string, std::string> own_weights(const std::string& run, const std::string& step, int rank, const std::string& parameter) const;
+  std::pair<std::string, std::string> own_weights(const std::string& run, const std::string& step, int rank,
+                                                  const std::string& parameter) const;
 
  private:
   std::size_t segments_ = 0;

@@ -22,7 +22,9 @@ constexpr const char* endless = "training.steps=1000000";
 class Fault : public FaultTest {};
 INSTANTIATE_TEST_SUITE_P(, Fault, ::testing::ValuesIn(fault_layouts()), [](const auto& layout) { return layout.param.name; });
 
-void pause(int time_ms) { std::this_thread::sleep_for(milliseconds(time_ms)); }
+void pause(int time_ms) {
+  std::this_thread::sleep_for(milliseconds(time_ms));
+}
 
 // Whoever is killed while it is stopped leaves the others inside a collective: they have all come to where they need it.
 TEST_P(Fault, KilledInACollective) {
@@ -34,7 +36,9 @@ TEST_P(Fault, KilledInACollective) {
   kill(ranks[2], SIGKILL);
   const Course course = follow(command, ranks, {ranks[2]}, seconds(30));
   EXPECT_EQ(course.result.exit_code, 4) << course.result.error;
-  EXPECT_NE(course.result.error.find("the first failure: rank 2 was killed by SIGKILL (the out-of-memory killer or a person); its last action: step "), std::string::npos)
+  EXPECT_NE(course.result.error.find(
+                "the first failure: rank 2 was killed by SIGKILL (the out-of-memory killer or a person); its last action: step "),
+            std::string::npos)
       << course.result.error;
   EXPECT_LT(course.noticed, 5);
   EXPECT_LT(course.gone, 15);
@@ -49,7 +53,8 @@ TEST_P(Fault, Stopped) {
   const Course course = follow(command, ranks, {ranks[1]}, seconds(60));
   EXPECT_EQ(course.result.exit_code, 4) << course.result.error;
   EXPECT_NE(course.result.error.find("the first failure: rank 1 hangs: no progress for "), std::string::npos) << course.result.error;
-  EXPECT_NE(course.result.error.find("(the process is stopped, by SIGSTOP or a debugger); its last action: step "), std::string::npos) << course.result.error;
+  EXPECT_NE(course.result.error.find("(the process is stopped, by SIGSTOP or a debugger); its last action: step "), std::string::npos)
+      << course.result.error;
   EXPECT_LT(course.gone, 4 + 15);
   print("SIGSTOP of a rank, comm.timeout_s = 4", course);
 }
@@ -67,7 +72,8 @@ TEST_P(Fault, GoneBeforeTheRendezvous) {
 
 TEST_P(Fault, WrongWorldSize) {
   // The layout and the number of ranks do not fit: said before anything starts.
-  auto arguments = train_arguments("run", with_ranks({"--set", "parallelism.data=" + std::string(GetParam().name == std::string("Zero3") ? "4" : "1")}));
+  auto arguments =
+      train_arguments("run", with_ranks({"--set", "parallelism.data=" + std::string(GetParam().name == std::string("Zero3") ? "4" : "1")}));
   *std::find(arguments.begin(), arguments.end(), "4") = "3";
   const CommandResult refused = run_baleen(arguments);
   EXPECT_EQ(refused.exit_code, 2) << refused.error;
@@ -76,12 +82,13 @@ TEST_P(Fault, WrongWorldSize) {
   lonely.erase(std::find(lonely.begin(), lonely.end(), "--ranks"), std::find(lonely.begin(), lonely.end(), "--ranks") + 2);
   std::vector<std::unique_ptr<Command>> ranks;
   for (int rank = 0; rank < 4; ++rank)
-    ranks.push_back(std::make_unique<Command>(baleen_arguments(lonely), std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
-                                                                                                         {"WORLD_SIZE", rank == 2 ? "8" : "4"},
-                                                                                                         {"LOCAL_RANK", std::to_string(rank)},
-                                                                                                         {"LOCAL_WORLD_SIZE", rank == 2 ? "8" : "4"},
-                                                                                                         {"MASTER_ADDR", "127.0.0.1"},
-                                                                                                         {"MASTER_PORT", std::to_string(20000 + getpid() % 20000)}}));
+    ranks.push_back(std::make_unique<Command>(
+        baleen_arguments(lonely), std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
+                                                                     {"WORLD_SIZE", rank == 2 ? "8" : "4"},
+                                                                     {"LOCAL_RANK", std::to_string(rank)},
+                                                                     {"LOCAL_WORLD_SIZE", rank == 2 ? "8" : "4"},
+                                                                     {"MASTER_ADDR", "127.0.0.1"},
+                                                                     {"MASTER_PORT", std::to_string(20000 + getpid() % 20000)}}));
   const auto begin = std::chrono::steady_clock::now();
   std::string said;
   Course course;
@@ -103,11 +110,14 @@ TEST_P(Fault, DamagedShard) {
   for (const bool truncated : {true, false}) {
     fs::remove_all(folder / "run");
     fs::copy(folder / "whole", folder / "run", fs::copy_options::recursive);
-    const fs::path shard = *std::find_if(fs::directory_iterator(fs::path(folder / "run") / "checkpoints/step_00000006"), fs::directory_iterator(),
-                                         [](const auto& entry) { return entry.path().filename().string().starts_with("optimizer_00001"); });
+    const fs::path shard =
+        *std::find_if(fs::directory_iterator(fs::path(folder / "run") / "checkpoints/step_00000006"), fs::directory_iterator(),
+                      [](const auto& entry) { return entry.path().filename().string().starts_with("optimizer_00001"); });
     std::string bytes = read_text(shard);
-    if (truncated) bytes.resize(bytes.size() - 1000);
-    else bytes[bytes.size() - 500] = static_cast<char>(bytes[bytes.size() - 500] ^ 1);
+    if (truncated)
+      bytes.resize(bytes.size() - 1000);
+    else
+      bytes[bytes.size() - 500] = static_cast<char>(bytes[bytes.size() - 500] ^ 1);
     write_text(shard, bytes);
     auto further = settings;
     further.insert(further.end(), {"--set", "training.steps=8"});
@@ -119,10 +129,12 @@ TEST_P(Fault, DamagedShard) {
     EXPECT_EQ(record("run").substr(0, record("whole").size()), record("whole"));
     EXPECT_EQ(weights("run", "step_00000006"), weights("whole", "step_00000006"));
     EXPECT_TRUE(fs::exists(fs::path(folder / "run") / "checkpoints/step_00000006.damaged"));
-    print(truncated ? "a truncated shard" : "a bit flipped in a shard", {resumed, 0, 0}, "steps since the checkpoint before, computed again");
+    print(truncated ? "a truncated shard" : "a bit flipped in a shard", {resumed, 0, 0},
+          "steps since the checkpoint before, computed again");
   }
   // Where no checkpoint can be read nothing begins anew by itself.
-  for (const char* step : {"step_00000003", "step_00000006"}) fs::remove(fs::path(folder / "whole") / "checkpoints" / step / "manifest.json");
+  for (const char* step : {"step_00000003", "step_00000006"})
+    fs::remove(fs::path(folder / "whole") / "checkpoints" / step / "manifest.json");
   const CommandResult none = train("whole", settings);
   EXPECT_EQ(none.exit_code, 3) << none.error;
 }
@@ -131,7 +143,8 @@ TEST_P(Fault, FullDisk) {
   const auto settings = with_ranks({"--set", endless, "--set", "checkpoint.every=2", "--set", "checkpoint.keep=3"});
   fs::create_directories(folder / "small");
   // Room for a checkpoint and a half: by its length the second does not fit.
-  if (::mount("tmpfs", (folder / "small").c_str(), "tmpfs", 0, "size=640k") != 0) GTEST_SKIP() << "file systems may not be mounted here: " << std::strerror(errno);
+  if (::mount("tmpfs", (folder / "small").c_str(), "tmpfs", 0, "size=640k") != 0)
+    GTEST_SKIP() << "file systems may not be mounted here: " << std::strerror(errno);
   struct Unmount {
     std::string path;
     ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
@@ -141,7 +154,9 @@ TEST_P(Fault, FullDisk) {
   course.result = train("small", settings);
   course.noticed = course.gone = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_EQ(course.result.exit_code, 3) << course.result.error;
-  EXPECT_TRUE(course.result.error.find("not enough disk space") != std::string::npos || course.result.error.find("No space left on device") != std::string::npos) << course.result.error;
+  EXPECT_TRUE(course.result.error.find("not enough disk space") != std::string::npos ||
+              course.result.error.find("No space left on device") != std::string::npos)
+      << course.result.error;
   const auto kept = checkpoint::list_checkpoints(folder / "small");
   ASSERT_FALSE(kept.empty());
   EXPECT_EQ(checkpoint::CheckpointReader(kept.back().directory).verify(), std::vector<std::string>());
@@ -253,7 +268,8 @@ TEST_P(Fault, OutOfMemoryOnOneRank) {
 
 // A rank that gets a third of its time takes three times as long for what is its own.
 TEST_P(Fault, SlowRank) {
-  Command command(baleen_arguments(train_arguments("run", with_ranks({"--set", "training.steps=60", "--set", "training.sequence_length=256"}))));
+  Command command(
+      baleen_arguments(train_arguments("run", with_ranks({"--set", "training.steps=60", "--set", "training.sequence_length=256"}))));
   const auto ranks = ranks_of(command);
   wait_for_rows(command, "run", 2);
   while (command.running()) {

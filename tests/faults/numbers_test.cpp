@@ -29,7 +29,9 @@ class Numbers : public FaultTest {
 INSTANTIATE_TEST_SUITE_P(, Numbers, ::testing::ValuesIn(fault_layouts()), [](const auto& layout) { return layout.param.name; });
 
 TEST_P(Numbers, StepsAreSkippedUntilTheyAreGoodAgain) {
-  prepare({"--set", "checkpoint.every=0", "--set", "fault.nonfinite=skip", "--set", "fault.skip_limit=100000", "--set", "training.steps=1000000"}, 0x7f);
+  prepare({"--set", "checkpoint.every=0", "--set", "fault.nonfinite=skip", "--set", "fault.skip_limit=100000", "--set",
+           "training.steps=1000000"},
+          0x7f);
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 3);
   const auto ranks = ranks_of(command);
@@ -53,7 +55,9 @@ TEST_P(Numbers, StepsAreSkippedUntilTheyAreGoodAgain) {
 }
 
 TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
-  prepare({"--set", "checkpoint.every=0", "--set", "fault.nonfinite=skip", "--set", "fault.skip_limit=4", "--set", "training.steps=1000000"}, 0x7f);
+  prepare(
+      {"--set", "checkpoint.every=0", "--set", "fault.nonfinite=skip", "--set", "fault.skip_limit=4", "--set", "training.steps=1000000"},
+      0x7f);
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 3);
   const auto ranks = ranks_of(command);
@@ -65,9 +69,11 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
 }
 
 TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
-  // A weight of 2^20 in the head spoils every loss until the weights of the checkpoint are there again. The head is the embedding, of which the
-  // last stage of a pipeline has a copy.
-  prepare({"--set", "checkpoint.every=10", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set", "fault.spike_skip=2", "--set", "training.steps=200"}, 0x49, "embed_tokens");
+  // A weight of 2^20 in the head spoils every loss until the weights of the checkpoint are there again. The head is the embedding, of which
+  // the last stage of a pipeline has a copy.
+  prepare({"--set", "checkpoint.every=10", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set",
+           "fault.spike_skip=2", "--set", "training.steps=200"},
+          0x49, "embed_tokens");
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 25);
   const auto ranks = ranks_of(command);

@@ -26,7 +26,8 @@ INSTANTIATE_TEST_SUITE_P(, Restart, ::testing::ValuesIn(fault_layouts()), [](con
 // One run, of which random ranks are killed at random moments: of starts, steps and saves alike.
 void Restart::expect_kills_to_lose_nothing(int wanted, int steps) {
   const std::string last = "step_" + std::string(8 - std::to_string(steps).size(), '0') + std::to_string(steps);
-  const auto settings = restarting(1000, {"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2"});
+  const auto settings =
+      restarting(1000, {"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2"});
   ASSERT_EQ(train("whole", settings).exit_code, 0);
   std::mt19937 random(20261130);
   const auto begin = std::chrono::steady_clock::now();
@@ -48,15 +49,20 @@ void Restart::expect_kills_to_lose_nothing(int wanted, int steps) {
   EXPECT_NE(result.error.find("; restart 1 of 1000 from the checkpoint of step "), std::string::npos);
   EXPECT_EQ(record("run"), record("whole"));
   EXPECT_EQ(weights("run", last), weights("whole", last));
-  std::printf("%d SIGKILLs of random ranks in one run of %d steps, %s: %.0f s, the weights are those of an undisturbed run\n", kills, steps, GetParam().name,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  std::printf("%d SIGKILLs of random ranks in one run of %d steps, %s: %.0f s, the weights are those of an undisturbed run\n", kills, steps,
+              GetParam().name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
-TEST_P(Restart, SixKillsLoseNothing) { expect_kills_to_lose_nothing(6, 60); }
-TEST_P(Restart, HundredKillsLoseNothing) { expect_kills_to_lose_nothing(100, 400); }
+TEST_P(Restart, SixKillsLoseNothing) {
+  expect_kills_to_lose_nothing(6, 60);
+}
+TEST_P(Restart, HundredKillsLoseNothing) {
+  expect_kills_to_lose_nothing(100, 400);
+}
 
 TEST_P(Restart, GivesUpWithoutANewCheckpoint) {
-  Command command(baleen_arguments(train_arguments("run", restarting(2, {"--set", "training.steps=1000000", "--set", "checkpoint.every=0"}))));
+  Command command(
+      baleen_arguments(train_arguments("run", restarting(2, {"--set", "training.steps=1000000", "--set", "checkpoint.every=0"}))));
   std::vector<pid_t> killed;
   while (command.running()) {
     const std::vector<pid_t> ranks = command.children();

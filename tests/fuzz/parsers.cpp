@@ -89,7 +89,8 @@ void feed_safetensors(std::string_view input) {
       const std::int64_t count = std::min<std::int64_t>(tensor.elements(), 4);
       const std::byte* const data = file.data() + header.data_begin;
       checkpoint::floats_from(tensor.type, data + tensor.begin, count, values);
-      checkpoint::floats_from(tensor.type, data + tensor.end - static_cast<std::size_t>(count) * checkpoint::stored_type_bytes(tensor.type), count, values);
+      checkpoint::floats_from(tensor.type, data + tensor.end - static_cast<std::size_t>(count) * checkpoint::stored_type_bytes(tensor.type),
+                              count, values);
     }
   });
 }
@@ -99,21 +100,26 @@ std::vector<std::string> seed_safetensors() {
     header.resize((header.size() + 7) / 8 * 8, ' ');
     return bytes_of<std::uint64_t>({header.size()}) + header + std::string(data, 'x');
   };
-  return {file("{}", 0), file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24),
-          file(R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"s":{"dtype":"F64","shape":[],"data_offsets":[8,16]},"e":{"dtype":"I8","shape":[0],"data_offsets":[16,16]}})", 16)};
+  return {
+      file("{}", 0), file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24),
+      file(
+          R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"s":{"dtype":"F64","shape":[],"data_offsets":[8,16]},"e":{"dtype":"I8","shape":[0],"data_offsets":[16,16]}})",
+          16)};
 }
 
 void feed_manifest(std::string_view input) {
   expect_answer("manifest", [&] {
     const checkpoint::Manifest manifest = checkpoint::parse_manifest(input, "input");
     const std::string text = checkpoint::manifest_to_text(manifest);
-    if (checkpoint::manifest_to_text(checkpoint::parse_manifest(text, "written")) != text) broken("manifest", "what was written reads otherwise");
+    if (checkpoint::manifest_to_text(checkpoint::parse_manifest(text, "written")) != text)
+      broken("manifest", "what was written reads otherwise");
   });
   // The same without the checksum, which mutation hardly ever gets right.
   expect_answer("manifest", [&] {
     for (const checkpoint::FileRecord& file : checkpoint::parse_records(input, "input"))
       for (const checkpoint::EntryRecord& entry : file.entries)
-        if (const std::string problem = checkpoint::placement_problem(entry.placement); !problem.empty()) broken("manifest", problem.c_str());
+        if (const std::string problem = checkpoint::placement_problem(entry.placement); !problem.empty())
+          broken("manifest", problem.c_str());
   });
 }
 
@@ -121,9 +127,14 @@ std::vector<std::string> seed_manifest() {
   using checkpoint::StateKind;
   const std::string sum(32, 'a');
   checkpoint::FileRecord file{"model_00000-of-00002.safetensors", 1000, sum, {}};
-  file.entries.push_back({{"model.embed_tokens.weight", StateKind::weight, {8, 4}, {{0, 0}, {8, 4}}, 0, 16}, checkpoint::StoredType::F32, "weight/a@0:16", sum});
-  file.entries.push_back({{"model.norm.weight", StateKind::exp_avg, {4}, {{2}, {4}}, 0, 2}, checkpoint::StoredType::BF16, "exp_avg/b", sum});
-  return {checkpoint::manifest_to_text({7, 2, R"({"step":7,"tokens":100,"model":{"a":[1,2.5,null,true]}})", {file}}), checkpoint::serialise_records({file})};
+  file.entries.push_back({{"model.embed_tokens.weight", StateKind::weight, {8, 4}, {{0, 0}, {8, 4}}, 0, 16},
+                          checkpoint::StoredType::F32,
+                          "weight/a@0:16",
+                          sum});
+  file.entries.push_back(
+      {{"model.norm.weight", StateKind::exp_avg, {4}, {{2}, {4}}, 0, 2}, checkpoint::StoredType::BF16, "exp_avg/b", sum});
+  return {checkpoint::manifest_to_text({7, 2, R"({"step":7,"tokens":100,"model":{"a":[1,2.5,null,true]}})", {file}}),
+          checkpoint::serialise_records({file})};
 }
 
 // ------------------------------------------------------------------------------------------------------------------ token files
@@ -150,8 +161,8 @@ std::string llmc_header_bytes(std::int32_t magic, std::int32_t version, std::int
 std::vector<std::string> seed_token_file() {
   std::string llmq = "BIN.TOK\n" + bytes_of<std::int32_t>({2, 4, 3, 300, 0});
   llmq.resize(token_header_bytes);
-  return {llmc_header_bytes(20240520, 1, 3) + bytes_of<std::uint16_t>({1, 2, 50256}), llmc_header_bytes(20240801, 7, 2) + bytes_of<std::uint32_t>({5, 6}),
-          llmq + bytes_of<std::int32_t>({7, 8, 9})};
+  return {llmc_header_bytes(20240520, 1, 3) + bytes_of<std::uint16_t>({1, 2, 50256}),
+          llmc_header_bytes(20240801, 7, 2) + bytes_of<std::uint32_t>({5, 6}), llmq + bytes_of<std::int32_t>({7, 8, 9})};
 }
 
 // The first byte is the number of token bytes, of the .bin; the rest is the .idx.
@@ -166,7 +177,8 @@ void feed_megatron(std::string_view input) {
 std::vector<std::string> seed_megatron() {
   const auto file = [](std::uint8_t code, const std::string& tokens, std::int32_t first, std::int32_t second, std::int64_t second_offset) {
     std::string text(1, static_cast<char>(tokens.size()));
-    text += tokens + std::string("MMIDIDX\0\0", 9) + bytes_of<std::uint64_t>({1}) + bytes_of<std::uint8_t>({code}) + bytes_of<std::uint64_t>({2, 3});
+    text += tokens + std::string("MMIDIDX\0\0", 9) + bytes_of<std::uint64_t>({1}) + bytes_of<std::uint8_t>({code}) +
+            bytes_of<std::uint64_t>({2, 3});
     return text + bytes_of<std::int32_t>({first, second}) + bytes_of<std::int64_t>({0, second_offset}) + bytes_of<std::int64_t>({0, 1, 2});
   };
   return {file(8, bytes_of<std::uint16_t>({1, 2, 3}), 2, 1, 4), file(4, bytes_of<std::int32_t>({9, 8}), 1, 1, 4)};
@@ -203,7 +215,8 @@ void exercise(const char* parser, const Tokenizer& tokenizer) {
 }
 
 void feed_tokenizer_json(std::string_view input) {
-  expect_answer("tokenizer_json", [&] { exercise("tokenizer_json", HuggingFaceTokenizer({{"tokenizer.json", std::string(input)}}, "input")); });
+  expect_answer("tokenizer_json",
+                [&] { exercise("tokenizer_json", HuggingFaceTokenizer({{"tokenizer.json", std::string(input)}}, "input")); });
 }
 
 std::vector<std::string> seed_tokenizer_json() {
@@ -222,7 +235,8 @@ void feed_baleen_tokenizer(std::string_view input) {
 }
 
 std::vector<std::string> seed_baleen_tokenizer() {
-  return {R"({"kind":"bytes"})", R"({"tokenizer":{"kind":"bytes"},"vocabulary":257,"end_of_document":256,"train":{"bytes":10,"documents":1,"tokens":11}})",
+  return {R"({"kind":"bytes"})",
+          R"({"tokenizer":{"kind":"bytes"},"vocabulary":257,"end_of_document":256,"train":{"bytes":10,"documents":1,"tokens":11}})",
           R"({"kind":"llama2c","file":"AAAA"})", R"({"kind":"tiktoken","pattern":"gpt2","ranks":"IQ== 0\n"})"};
 }
 
@@ -235,7 +249,9 @@ std::string all_bytes_as_ranks() {
 void feed_tiktoken(std::string_view input) {
   expect_answer("tiktoken", [&] { exercise("tiktoken", RankTokenizer(parse_rank_file(input, "input"), "input")); });
 }
-std::vector<std::string> seed_tiktoken() { return {all_bytes_as_ranks()}; }
+std::vector<std::string> seed_tiktoken() {
+  return {all_bytes_as_ranks()};
+}
 
 void feed_llama2c(std::string_view input) {
   (void)looks_like_llama2c_tokenizer(input);
@@ -275,8 +291,8 @@ std::vector<std::string> seed_sentencepiece() {
   piece("</s>", 0, 3);
   piece("<0x41>", 0, 6);
   for (const char* text : {"\xe2\x96\x81", "H", "e", "He", "l", "ll"}) piece(text, -static_cast<float>(model.size()), 1);
-  model += std::string("\x12\x02\x18\x02", 4);                       // model_type: BPE
-  model += std::string("\x1a\x0a\x0a\x08", 4) + "identity";          // the normalizer's name
+  model += std::string("\x12\x02\x18\x02", 4);               // model_type: BPE
+  model += std::string("\x1a\x0a\x0a\x08", 4) + "identity";  // the normalizer's name
   return {model};
 }
 
@@ -291,9 +307,10 @@ void feed_model_config(std::string_view input) {
 }
 
 std::vector<std::string> seed_model_config() {
-  return {R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"max_position_embeddings":128,"rms_norm_eps":1e-05,"rope_theta":10000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16","hidden_act":"silu","rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64}})",
-          R"({"model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":128,"vocab_size":50257,"layer_norm_epsilon":1e-05,"activation_function":"gelu_new"})",
-          R"({"model_type":"qwen2","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":256,"max_position_embeddings":128,"use_sliding_window":false,"tie_word_embeddings":false})"};
+  return {
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"max_position_embeddings":128,"rms_norm_eps":1e-05,"rope_theta":10000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16","hidden_act":"silu","rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64}})",
+      R"({"model_type":"gpt2","n_embd":64,"n_layer":2,"n_head":4,"n_positions":128,"vocab_size":50257,"layer_norm_epsilon":1e-05,"activation_function":"gelu_new"})",
+      R"({"model_type":"qwen2","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":256,"max_position_embeddings":128,"use_sliding_window":false,"tie_word_embeddings":false})"};
 }
 
 void feed_config(std::string_view input) {
@@ -359,6 +376,8 @@ constexpr Parser all_parsers[] = {{"safetensors", feed_safetensors, seed_safeten
 
 }  // namespace
 
-std::span<const Parser> parsers() { return all_parsers; }
+std::span<const Parser> parsers() {
+  return all_parsers;
+}
 
 }  // namespace baleen::fuzz

@@ -68,7 +68,8 @@ void write_seeds(const std::filesystem::path& folder) {
     std::filesystem::create_directories(folder / parser.name);
     int number = 0;
     for (const std::string& seed : parser.seeds())
-      std::ofstream(folder / parser.name / ("seed_" + std::to_string(number++)), std::ios::binary).write(seed.data(), static_cast<std::streamsize>(seed.size()));
+      std::ofstream(folder / parser.name / ("seed_" + std::to_string(number++)), std::ios::binary)
+          .write(seed.data(), static_cast<std::streamsize>(seed.size()));
   }
 }
 
@@ -90,7 +91,8 @@ const baleen::fuzz::Parser*& chosen() {
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   constexpr std::string_view flag = "--parser=";
   for (int i = 1; i < *argc; ++i)
-    if (std::string_view((*argv)[i]).starts_with(flag)) chosen() = baleen::fuzz::find_parser(std::string_view((*argv)[i]).substr(flag.size()));
+    if (std::string_view((*argv)[i]).starts_with(flag))
+      chosen() = baleen::fuzz::find_parser(std::string_view((*argv)[i]).substr(flag.size()));
   if (chosen() == nullptr) std::exit(2);
   return 0;
 }

@@ -53,10 +53,13 @@ class Saver : public ::testing::TestWithParam<Layout> {
   }
   fs::path folder_;
 };
-INSTANTIATE_TEST_SUITE_P(, Saver, ::testing::Values(Layout{.data = 2}, Layout{.data = 2, .zero = 3}, Layout{.data = 2, .tensor = 2}, Layout{.tensor = 2, .pipeline = 2}),
+INSTANTIATE_TEST_SUITE_P(, Saver,
+                         ::testing::Values(Layout{.data = 2}, Layout{.data = 2, .zero = 3}, Layout{.data = 2, .tensor = 2},
+                                           Layout{.tensor = 2, .pipeline = 2}),
                          [](const auto& layout) {
                            const Layout& l = layout.param;
-                           return "Data" + std::to_string(l.data) + "Zero" + std::to_string(l.zero) + "Tensor" + std::to_string(l.tensor) + "Pipeline" + std::to_string(l.pipeline);
+                           return "Data" + std::to_string(l.data) + "Zero" + std::to_string(l.zero) + "Tensor" + std::to_string(l.tensor) +
+                                  "Pipeline" + std::to_string(l.pipeline);
                          });
 
 TEST_P(Saver, WritesWhatWasThereWhenItBegan) {
@@ -109,7 +112,8 @@ TEST_P(Saver, AFailureIsHeardByAllAndLeavesTheFormerCheckpoint) {
       saver.finish();
     } catch (const Error& error) {
       ++failures;
-      named += error.code() == ExitCode::bad_data && std::string(error.what()).find("step_00000002.incomplete") != std::string::npos ? 1 : 0;
+      named +=
+          error.code() == ExitCode::bad_data && std::string(error.what()).find("step_00000002.incomplete") != std::string::npos ? 1 : 0;
     }
     engine.everyone().barrier().wait();
     if (world.rank() == 0) setrlimit(RLIMIT_FSIZE, &unlimited);

@@ -24,7 +24,7 @@ TEST(SlowestRank, OfTwoTheOtherIsWhatIsUsual) {
 }
 
 TEST(SlowestRank, IsNobodyWhereTheDifferenceIsSmallOrTheStagesDiffer) {
-  EXPECT_FALSE(slowest_rank({{{0, 1, 1}, 0}, {{0, 1, 1.9}, 0}}, 3.0).has_value());          // 1.45 times
+  EXPECT_FALSE(slowest_rank({{{0, 1, 1}, 0}, {{0, 1, 1.9}, 0}}, 3.0).has_value());            // 1.45 times
   EXPECT_FALSE(slowest_rank({{{0, 0.01, 0.01}, 0}, {{0, 0.02, 0.03}, 0}}, 3.0).has_value());  // 1 % of the time
   EXPECT_FALSE(slowest_rank({{{0, 1, 1}, 0}, {{0, 1, 1}, 0}, {{0, 3, 3}, 1}, {{0, 3, 3}, 1}}, 8.0).has_value());
   // Alone on its stage: all ranks are its peers.
