@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 
@@ -66,6 +67,7 @@ ProgressBoard::Entry ProgressBoard::read(int rank) const {
   Entry entry;
   // A rank that was killed while it wrote leaves an odd version for ever: after some attempts what is there has to do.
   for (int attempt = 0; attempt < 100; ++attempt) {
+    if (attempt > 10) std::this_thread::sleep_for(std::chrono::microseconds(50));  // it may only have lost its processor
     const std::uint32_t before = cell.version.load(std::memory_order_acquire);
     entry.limited = cell.limited.load(std::memory_order_relaxed) != 0;
     entry.when = Clock::time_point(Clock::duration(cell.nanoseconds.load(std::memory_order_relaxed)));

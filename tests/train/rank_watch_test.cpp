@@ -13,7 +13,7 @@ TEST(SlowestRank, IsNamedWithThePhaseThatTakesItLonger) {
   EXPECT_EQ(slow->rank, 2);
   EXPECT_STREQ(OwnTimes::phases[static_cast<std::size_t>(slow->phase)], "the backward pass");
   EXPECT_DOUBLE_EQ(slow->seconds, 5.1);
-  EXPECT_DOUBLE_EQ(slow->usual, 3.1);
+  EXPECT_DOUBLE_EQ(slow->usual, 3.2);  // of 3.1, 3.2, 3.2, 5.1
 }
 
 TEST(SlowestRank, OfTwoTheOtherIsWhatIsUsual) {
