@@ -16,6 +16,13 @@ namespace baleen::nccl {
 #define BALEEN_NCCL_NONBLOCKING 0
 #endif
 
+// What a call answers that goes on behind the caller. A library without such communicators has no name for it and never gives it.
+#if BALEEN_NCCL_NONBLOCKING
+inline constexpr ncclResult_t in_progress = ncclInProgress;
+#else
+inline constexpr auto in_progress = static_cast<ncclResult_t>(7);
+#endif
+
 struct Library {
   int version = 0;   // as NCCL_VERSION counts
   std::string path;  // of the file that was loaded
