@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -151,22 +152,18 @@ void ModelWeights::read(const Placement& wanted, float* out) const {
   const FileReader& file = readers_.at(from.file);
   const StoredType type = from.tensor->type;
   const std::size_t width = stored_type_bytes(type), begin = from.file->header().data_begin + from.tensor->begin;
-  constexpr std::int64_t block = std::int64_t{64} << 10;  // elements; stays in the cache between reading and converting
-  std::vector<std::byte> buffer;
+  std::array<std::byte, std::size_t{64} << 10> buffer;  // small enough to stay in the cache between reading and converting
+  const auto block = static_cast<std::int64_t>(buffer.size() / width);
   const Placement whole{wanted.name, StateKind::weight, wanted.shape, Box::whole(wanted.shape), 0, from.tensor->elements()};
   for_each_common_run(whole, wanted, [&](const Run& run) {
+    if (type == StoredType::F32)
+      return file.read_at(begin + static_cast<std::size_t>(run.source) * width, out + run.target, static_cast<std::size_t>(run.count) * width);
     for (std::int64_t done = 0; done < run.count; done += block) {
       const std::int64_t count = std::min(block, run.count - done);
       const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width,
                         bytes = static_cast<std::size_t>(count) * width;
-      float* const to = out + run.target + done;
-      if (type == StoredType::F32) {
-        file.read_at(offset, to, bytes);
-        continue;
-      }
-      buffer.resize(bytes);
       file.read_at(offset, buffer.data(), bytes);
-      floats_from(type, buffer.data(), count, to);
+      floats_from(type, buffer.data(), count, out + run.target + done);
     }
   });
 }

@@ -19,7 +19,8 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   // Before any rank starts: what is wrong with the config or the data is said once.
   RunData data = resolve_run(config, ranks);
 
-  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend};
+  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend,
+                              config.training.device == "gpu"};
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const StopSignal stop;
     Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace);

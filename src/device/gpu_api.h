@@ -4,6 +4,9 @@
 
 #ifdef __HIP_PLATFORM_AMD__
 #include <hip/hip_runtime.h>
+#ifndef __HIPCC__
+#include <hipblas/hipblas.h>
+#endif
 #else
 #include <cublasLt.h>
 #include <cuda_profiler_api.h>
@@ -12,6 +15,8 @@
 #include <cuda_bf16.h>
 #endif
 #endif
+
+#include <string>
 
 namespace baleen {
 
@@ -72,8 +77,18 @@ inline constexpr auto gpuEventQuery = &BALEEN_GPU_NAME(EventQuery);
 inline constexpr auto gpuGraphDestroy = &BALEEN_GPU_NAME(GraphDestroy);
 inline constexpr auto gpuGraphExecDestroy = &BALEEN_GPU_NAME(GraphExecDestroy);
 inline constexpr auto gpuGraphLaunch = &BALEEN_GPU_NAME(GraphLaunch);
-inline constexpr auto gpuProfilerStart = &BALEEN_GPU_NAME(ProfilerStart);
-inline constexpr auto gpuProfilerStop = &BALEEN_GPU_NAME(ProfilerStop);
+#ifdef __HIP_PLATFORM_AMD__
+// Its profiler is told by a library of its own.
+inline gpuError_t gpuProfilerStart() {
+  return gpuSuccess;
+}
+inline gpuError_t gpuProfilerStop() {
+  return gpuSuccess;
+}
+#else
+inline constexpr auto gpuProfilerStart = &cudaProfilerStart;
+inline constexpr auto gpuProfilerStop = &cudaProfilerStop;
+#endif
 // Those that the vendor overloads or gives default arguments, which a pointer cannot carry.
 inline gpuError_t gpuMalloc(void** data, std::size_t bytes) {
   return BALEEN_GPU_NAME(Malloc)(data, bytes);
@@ -92,6 +107,21 @@ inline bool gpuIsDevicePointer(const void* pointer) {
 }
 inline gpuError_t gpuGetDeviceProperties(gpuDeviceProp* properties, int index) {
   return BALEEN_GPU_NAME(GetDeviceProperties)(properties, index);
+}
+// The instruction set of a GPU, for people, and whether this build's kernels are compiled for it.
+inline std::string gpu_instruction_set(const gpuDeviceProp& properties) {
+#ifdef __HIP_PLATFORM_AMD__
+  return properties.gcnArchName;
+#else
+  return "compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor);
+#endif
+}
+inline bool gpu_runs_kernels(const gpuDeviceProp& properties) {
+#ifdef __HIP_PLATFORM_AMD__
+  return std::string(properties.gcnArchName).starts_with("gfx90a");  // cmake/hip.cmake; features such as xnack stand behind it
+#else
+  return properties.major == 9 && properties.minor == 0;  // cmake/cuda.cmake
+#endif
 }
 // Page-locks memory of the host, so that copies from and to it need no help of the processor.
 inline gpuError_t gpuPinHost(void* data, std::size_t bytes) {
@@ -180,7 +210,31 @@ __device__ inline void gpu_sync_warp() {
 }
 #endif
 
-#ifndef __HIP_PLATFORM_AMD__
+#ifdef __HIP_PLATFORM_AMD__
+#ifndef __HIPCC__
+// The matrix library, linked (ops/gpu/plain_matmul.cpp).
+using gpublasStatus_t = hipblasStatus_t;
+using gpublasHandle_t = hipblasHandle_t;
+using gpublasOperation_t = hipblasOperation_t;
+using gpublasDataType_t = hipblasDatatype_t;
+inline constexpr auto gpublas_success = HIPBLAS_STATUS_SUCCESS;
+inline constexpr auto gpublas_normal = HIPBLAS_OP_N;
+inline constexpr auto gpublas_transpose = HIPBLAS_OP_T;
+inline constexpr auto gpublas_f32 = HIPBLAS_R_32F;
+inline constexpr auto gpublas_bf16 = HIPBLAS_R_16B;
+inline constexpr auto gpublasCreate = &hipblasCreate;
+inline constexpr auto gpublasDestroy = &hipblasDestroy;
+inline constexpr auto gpublasSetStream = &hipblasSetStream;
+// Columns of columns, sums in fp32.
+inline gpublasStatus_t gpublasGemm(gpublasHandle_t handle, gpublasOperation_t a_operation, gpublasOperation_t b_operation, int m, int n,
+                                   int k, const float* alpha, const void* a, gpublasDataType_t a_type, int a_stride, const void* b,
+                                   gpublasDataType_t b_type, int b_stride, const float* beta, void* c, gpublasDataType_t c_type,
+                                   int c_stride) {
+  return hipblasGemmEx(handle, a_operation, b_operation, m, n, k, alpha, a, a_type, a_stride, b, b_type, b_stride, beta, c, c_type,
+                       c_stride, HIPBLAS_R_32F, HIPBLAS_GEMM_DEFAULT);
+}
+#endif
+#else
 // The matrix library, which is loaded when the first product runs: a program that multiplies on the CPU starts without it.
 using gpublasStatus_t = cublasStatus_t;
 using gpublasLtHandle_t = cublasLtHandle_t;
@@ -232,7 +286,6 @@ struct GpuBlasFunctions {
 };
 // Throws Error (ExitCode::bad_config) when the library is not on this machine.
 const GpuBlasFunctions& gpu_blas();
-
 #endif
 
 // Throws Error naming `call` when it did not succeed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -47,12 +48,13 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   }
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
-  weights_ = device.allocate("weights", weights * compute_bytes);
+  // Stage 0 sends no weights: they may lie in memory of this rank's own, where there are huge pages.
+  weights_ = options.stage == 0 ? device.allocate("weights", weights * compute_bytes) : device.allocate_shared("weights", weights * compute_bytes);
   const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
   if (options.stage == 3)
     weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
   if (options.kind != StorageKind::training) return;
-  gradients_ = device.allocate("gradients", gradients * sizeof(float));
+  gradients_ = device.allocate_shared("gradients", gradients * sizeof(float));
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
   if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
   Device& states = host_ != nullptr ? *host_ : device;
@@ -186,21 +188,70 @@ Tensor UnitStorage::kept_weights(ParameterId id) const {
 void store_floats(const Tensor& to, const float* values) {
   const std::int64_t count = to.elements();
   if (to.dtype() == DType::f32) {
-    if (count > 0) std::memcpy(to.data(), values, to.bytes());
+    if (count > 0 && to.data() != values) std::memcpy(to.data(), values, to.bytes());
     return;
   }
   auto* rounded = to.as<BFloat16>();
+#pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) rounded[i] = to_bfloat16(values[i]);
 }
 
 void UnitStorage::store(ParameterId id, SliceRange range, const float* values) {
+  weight_pool_.clear();  // copies there are out of date
+  store_piece(id, range, values);
+}
+
+void UnitStorage::store_piece(ParameterId id, SliceRange range, const float* values) {
   const SliceRange all = kept(id);
   BALEEN_CHECK(range.begin >= all.begin && range.end <= all.end, parameter(id).name, range.begin, range.end);
-  weight_pool_.clear();  // copies there are out of date
   write(kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size())), values);
   if (!has_separate_master() || !parameter(id).trainable) return;
   const SliceRange mine = intersection(range, part(id, updated(id.unit)));
   if (mine.size() > 0) write(of_updated(master(id.unit), id, mine), values + (mine.begin - range.begin));
+}
+
+// The master, or the weights, of these elements where that is fp32 that the host can write; else nullptr.
+float* UnitStorage::values_in_place(ParameterId id, SliceRange range) const {
+  const SliceRange all = kept(id), mine = intersection(range, part(id, updated(id.unit)));
+  const bool in_master = has_separate_master() && parameter(id).trainable && mine.size() == range.size();
+  const Tensor place = in_master ? of_updated(master(id.unit), id, range)
+                                 : kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size()));
+  return place.dtype() == DType::f32 && host_can_read(place) ? place.as<float>() : nullptr;
+}
+
+void UnitStorage::fill(ParameterId id, const ReadValues& read) {
+  constexpr std::size_t piece = std::size_t{1} << 16;  // elements
+  const SliceRange all = kept(id);
+  const auto pieces = static_cast<std::int64_t>((all.size() + piece - 1) / piece);
+  weight_pool_.clear();
+  std::exception_ptr failure;
+#pragma omp parallel
+  {
+    std::vector<float> memory;
+#pragma omp for schedule(dynamic)
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      try {
+        const std::size_t begin = all.begin + static_cast<std::size_t>(i) * piece;
+        const SliceRange range{begin, std::min(begin + piece, all.end)};
+        float* values = values_in_place(id, range);
+        if (values == nullptr) {
+          memory.resize(piece);
+          values = memory.data();
+        }
+        read(range, values);
+        if (copies_ == nullptr) {
+          store_piece(id, range, values);
+        } else {
+#pragma omp critical(unit_storage_copies)
+          store_piece(id, range, values);
+        }
+      } catch (...) {
+#pragma omp critical(unit_storage_failure)
+        if (failure == nullptr) failure = std::current_exception();
+      }
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 void UnitStorage::write(const Tensor& to, const float* values) {
@@ -229,33 +280,21 @@ Tensor UnitStorage::on_host(const Tensor& tensor, std::vector<std::byte>& memory
 }
 
 void UnitStorage::initialize_weights(std::uint64_t seed) {
-  constexpr std::size_t chunk = std::size_t{1} << 20;
-  std::vector<float> values;
   for (const ParameterId id : parameters()) {
     const ParameterDescription& description = parameter(id);
     const Philox philox(derive_key(seed, description.name));
-    const SliceRange range = kept(id);
-    for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
-      const auto count = static_cast<std::int64_t>(std::min(chunk, range.end - begin));
-      values.resize(static_cast<std::size_t>(count));
-      float* out = values.data();
-#pragma omp parallel for schedule(static)
-      for (std::int64_t i = 0; i < count; ++i) {
-        switch (description.initializer) {
-          case Initializer::zeros: out[i] = 0.0f; break;
-          case Initializer::ones: out[i] = 1.0f; break;
-          case Initializer::normal: break;
-        }
+    fill(id, [&](SliceRange range, float* out) {
+      switch (description.initializer) {
+        case Initializer::zeros: std::fill_n(out, range.size(), 0.0f); break;
+        case Initializer::ones: std::fill_n(out, range.size(), 1.0f); break;
+        case Initializer::normal:
+          description.for_each_run(range, [&](std::size_t held, std::size_t global, std::size_t run) {
+            float* const to = out + (held - range.begin);
+            for (std::size_t i = 0; i < run; ++i) to[i] = description.standard_deviation * normal_at(philox, global + i);
+          });
+          break;
       }
-      if (description.initializer == Initializer::normal) {
-        description.for_each_run({begin, begin + static_cast<std::size_t>(count)}, [&](std::size_t held, std::size_t global, std::size_t run) {
-          float* const to = out + (held - begin);
-#pragma omp parallel for schedule(static) if (run > 4096)
-          for (std::size_t i = 0; i < run; ++i) to[i] = description.standard_deviation * normal_at(philox, global + i);
-        });
-      }
-      store(id, {begin, begin + static_cast<std::size_t>(count)}, out);
-    }
+    });
   }
 }
 

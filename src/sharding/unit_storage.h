@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -101,6 +102,11 @@ class UnitStorage {
 
   // Sets the weights `range` of a parameter, which must be kept, wherever they are held: rounded for computing, exact in the master.
   void store(ParameterId id, SliceRange range, const float* values);
+  // Gives fp32 values of the elements `range` of a parameter, out [range.size()].
+  using ReadValues = std::function<void(SliceRange range, float* out)>;
+  // Stores all kept weights of a parameter. `read` is called by all threads at once, on pieces that stay in a core's cache, with `out` the
+  // weights' own memory where that is fp32 and in the host's reach. Throws what `read` throws.
+  void fill(ParameterId id, const ReadValues& read);
   // Host values into memory of this storage, rounded to its dtype: what store uses, for moments too.
   void write(const Tensor& to, const float* values);
   // A tensor of this storage as the host can read it: itself, or a copy in `memory`. Work that writes it must be done.
@@ -118,6 +124,8 @@ class UnitStorage {
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
   Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
   bool host_can_read(const Tensor& tensor) const;
+  void store_piece(ParameterId id, SliceRange range, const float* values);
+  float* values_in_place(ParameterId id, SliceRange range) const;
 
   std::unique_ptr<Device> host_;  // of offloaded states, where the device is not the processor itself; outlives the buffers
   StorageOptions options_;

@@ -51,7 +51,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps) {
-  const std::shared_ptr<Device> device = create_training_device(config, world.rank());
+  const std::shared_ptr<Device> device = create_training_device(config, world);
   const ParallelAxes axes(world, layout_of(config.parallelism), config.model, device.get());
   Engine engine(check_memory(training_engine_options(config, device), axes.groups()), axes.groups());
   AdamWOptimizer optimizer(config.adamw, engine.device(), engine.units());

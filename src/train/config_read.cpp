@@ -183,6 +183,7 @@ void read_rest(const toml::table& root, Config& config) {
   comm.choice("backend", config.comm.backend, {"auto", "shm", "mpi", "nccl", "tcp"});
   comm.number("timeout_s", config.comm.timeout_s, 0, 86400, true);
   comm.number("bucket_mb", config.comm.bucket_mb, 0, 1 << 20);
+  comm.boolean("overlap", config.comm.overlap);
   comm.choice("gradient_reduction", config.comm.gradient_reduction, {"sum", "avg"});
   comm.finish();
   TomlSection checkpoint = section("checkpoint");

@@ -65,6 +65,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       context_{*stream_, scratch_},
       work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
   if (options.threads > 0) ops::set_threads(options.threads);
+  sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {
     const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
     if (!table.held_whole()) first_id_ = table.held.begin[0];

@@ -34,6 +34,7 @@ struct EngineOptions {
   bool sequence_parallel = true;                         // where axis tp has several ranks
   ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
   std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
+  bool overlap = true;                                   // communication runs beside computation
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.

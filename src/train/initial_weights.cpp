@@ -1,6 +1,5 @@
 #include "train/initial_weights.h"
 
-#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -35,17 +34,10 @@ checkpoint::ModelWeights open_model_weights(const std::filesystem::path& folder,
 }
 
 void load_model_weights(const checkpoint::ModelWeights& weights, UnitStorage& units) {
-  constexpr std::size_t chunk = std::size_t{1} << 18;  // elements; a megabyte of fp32 stays in the cache between the two steps
-  std::vector<float> values(chunk);
-  for (const ParameterId id : units.parameters()) {
-    const ParameterDescription& parameter = units.parameter(id);
-    const SliceRange range = units.kept(id);
-    for (std::size_t begin = range.begin; begin < range.end; begin += chunk) {
-      const SliceRange piece{begin, std::min(begin + chunk, range.end)};
-      weights.read(placement_of(parameter, checkpoint::StateKind::weight, piece), values.data());
-      units.store(id, piece, values.data());
-    }
-  }
+  for (const ParameterId id : units.parameters())
+    units.fill(id, [&](SliceRange range, float* out) {
+      weights.read(placement_of(units.parameter(id), checkpoint::StateKind::weight, range), out);
+    });
 }
 
 namespace {
@@ -53,7 +45,7 @@ namespace {
 void load_timed(const Config& config, UnitStorage& units) {
   const auto begin = std::chrono::steady_clock::now();
   load_model_weights(open_model_weights(config.model_path, config.model), units);
-  log::info("weights of {} read in {:.2f} s", config.model_path,
+  log::info("weights of {} read in {:.3f} s", config.model_path,
             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 

@@ -14,7 +14,7 @@ bool begins_with_weights(const Config& config);
 // A folder's weights, matched to the parameters of the model. Throws Error(bad_data) as ModelWeights does.
 checkpoint::ModelWeights open_model_weights(const std::filesystem::path& folder, const ModelConfig& model);
 
-// Fills what this rank keeps of each weight, a few megabytes at a time, straight from the files.
+// Fills what this rank keeps of each weight, straight from the files, by all threads.
 void load_model_weights(const checkpoint::ModelWeights& weights, UnitStorage& units);
 
 // Either of the two, as the config says.

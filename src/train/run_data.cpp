@@ -1,5 +1,7 @@
 #include "train/run_data.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -72,8 +74,11 @@ RunData resolve_run(Config& config, int world) {
     if (const auto description = describe_token_files(open_files(train))) tokenizer = description->tokenizer;
   if (tokenizer == nullptr && std::filesystem::is_directory(config.model_path)) tokenizer = model_tokenizer(config.model_path);
   if (tokenizer != nullptr) data.tokenizer_json = tokenizer->to_json();
+  const std::int64_t vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocabulary_size();
+  tokenizer.reset();
+  malloc_trim(0);  // a vocabulary takes tens of megabytes while it is parsed, which a rank would keep to its end
 
-  resolve_model(config, tokenizer == nullptr ? 0 : tokenizer->vocabulary_size());
+  resolve_model(config, vocabulary);
   resolve_layout(config, world);
   if (begins_with_weights(config)) open_model_weights(config.model_path, config.model);  // what is wrong with them is said once
   const bool complete = std::none_of(sources.begin(), sources.end(), [](const auto& files) { return files.empty(); });

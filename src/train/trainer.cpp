@@ -40,7 +40,7 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       resume_(resume),
       stop_(std::move(stop)),
       trace_file_(std::move(trace)),
-      device_(create_training_device(config_, world.rank())),
+      device_(create_training_device(config_, world)),
       axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
       engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {

@@ -1,7 +1,10 @@
 // A SentencePiece model as Llama 2 has it gives the ids of SentencePiece's own Python package (tests/golden/make_tokenizers.py).
 #include "data/tokenizer/sentence_piece_tokenizer.h"
 
+#include <sentencepiece_processor.h>
+
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/json.h"
 #include "data/tokenizer/streaming_decoder.h"
@@ -37,6 +40,21 @@ TEST_F(SentencePiece, IdsAreThoseOfItsLibrary) {
   std::vector<std::int32_t> prompt = tokenizer->beginning();
   tokenizer->encode("Hello world", prompt);
   EXPECT_EQ(prompt, golden["prompt"].get<std::vector<std::int32_t>>());
+}
+
+// What is encoded word by word inside has the ids of the library on the whole text, whatever stands between the words.
+TEST_F(SentencePiece, SpacesMakeNoDifference) {
+  sentencepiece::SentencePieceProcessor library;
+  ASSERT_TRUE(library.LoadFromSerializedProto(read_file(golden_path("sentencepiece/tokenizer.model"))).ok());
+  const std::vector<std::string> parts = {" ", "  ", "   ", "\u2581", "\n", "a", "the", "God", "12", "\u4e2d", "\xff", "\xe2\x96", "\t "};
+  std::mt19937 dice(5);
+  for (int turn = 0; turn < 2000; ++turn) {
+    std::string text;
+    for (unsigned n = dice() % 12; n > 0; --n) text += parts[dice() % parts.size()];
+    std::vector<int> expected;
+    ASSERT_TRUE(library.Encode(text, &expected).ok());
+    ASSERT_EQ(ids_of(text), std::vector<std::int32_t>(expected.begin(), expected.end())) << ::testing::PrintToString(text);
+  }
 }
 
 TEST_F(SentencePiece, DecodesWithoutTheSpaceInFront) {

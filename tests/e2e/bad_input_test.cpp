@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"SlidingWindow", "model.sliding_window=4096", 2, {"model.sliding_window", "not supported"}},
         BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
         BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
+        BadConfig{"OverlapIsNoNumber", "comm.overlap=1", 2, {"comm.overlap", "true or false"}},
         BadConfig{"MpiWithoutItsLauncher", "comm.backend=mpi", 2, {"[comm] backend", "mpirun -n 2"}},
         BadConfig{"NotInThisBuild", "fault.nonfinite=skip", 2, {"fault.nonfinite", "not available"}},
         BadConfig{"NoSuchData", "data.train=nowhere.bin", 3, {"nowhere.bin"}},

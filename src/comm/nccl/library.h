@@ -8,7 +8,8 @@
 
 namespace baleen::nccl {
 
-// Communicators that never block the host: NCCL 2.18, RCCL 6. (Splitting one from another was refused as an invalid argument by NCCL 2.28.3: each is opened by itself.)
+// Communicators that never block the host: NCCL 2.18, RCCL 6. (Splitting one from another was refused as an invalid argument by
+// NCCL 2.28.3: each is opened by itself.)
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
 #define BALEEN_NCCL_NONBLOCKING 1
 #else

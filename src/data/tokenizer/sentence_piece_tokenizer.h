@@ -27,7 +27,7 @@ class SentencePieceTokenizer : public Tokenizer {
   // {"kind":"sentencepiece","file":"the file in base64"}
   std::string to_json() const override;
   std::map<std::string, std::string> files() const override { return {{"tokenizer.model", content_}}; }
-  // Normalisation and the space that is put in front of a text forbid cutting it.
+  // A text by itself has a space in front that a part of a text has not.
   std::size_t safe_cut(std::string_view) const override { return 0; }
 
  protected:
@@ -35,6 +35,9 @@ class SentencePieceTokenizer : public Tokenizer {
   bool adds_space() const override { return adds_space_; }
 
  private:
+  // The library's ids of a whole text; `own` is memory to reuse.
+  void encode_whole(std::string_view text, std::vector<int>& own, std::vector<std::int32_t>& ids) const;
+
   struct Library;
   std::string content_;
   std::unique_ptr<Library> library_;
@@ -42,6 +45,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::vector<std::int32_t> beginning_;
   std::int32_t end_of_document_ = -1;
   bool adds_space_ = false;
+  bool words_are_apart_ = false;  // no id covers parts of two words
 };
 
 }  // namespace baleen
