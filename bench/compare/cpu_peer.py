@@ -10,6 +10,7 @@ autocast over fp32 weights, as PyTorch's users train on CPUs. With --ranks the p
 import argparse
 import contextlib
 import os
+import socket
 import statistics
 import sys
 import time
@@ -167,9 +168,12 @@ def main():
     parser.add_argument("model", choices=["gpt2", "llama"])
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--compile", action="store_true")
-    for name, value in dict(threads=2, length=256, batch=4, accumulate=1, ranks=1, port=29617).items():
+    for name, value in dict(threads=2, length=256, batch=4, accumulate=1, ranks=1).items():
         parser.add_argument("--" + name, type=int, default=value)
     arguments = parser.parse_args()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        arguments.port = free.getsockname()[1]
     if arguments.ranks == 1:
         return worker(0, arguments)
     # The first rank stays here: the others have no standard input.

@@ -165,9 +165,6 @@ __device__ inline unsigned short gpu_bfloat16_bits(float value) {
 __device__ inline float gpu_fast_exp2(float x) {
   return exp2f(x);
 }
-__device__ inline void gpu_forget(unsigned& word) {
-  asm volatile("" : "+v"(word));
-}
 template <class V>
 __device__ V gpu_shuffle(V value, int lane) {
   return __shfl(value, lane, 32);
@@ -193,10 +190,6 @@ __device__ inline float gpu_fast_exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
-}
-// What the compiler made of the word before must be made again after: it does not keep both in registers.
-__device__ inline void gpu_forget(unsigned& word) {
-  asm volatile("" : "+r"(word));
 }
 // The value of another lane of the warp, all of which take part.
 template <class V>

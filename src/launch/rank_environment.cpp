@@ -105,6 +105,16 @@ RankEnvironment from_open_mpi(const Variables& variables, int parent_pid) {
   return out;
 }
 
+// Of Hydra, MPICH's launcher and Intel MPI's.
+RankEnvironment from_mpich(const Variables& variables, int parent_pid) {
+  RankEnvironment out;
+  out.source = RankSource::mpich;
+  read_rank(variables, "PMI_RANK", "PMI_SIZE", out);
+  read_local(variables, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", out);
+  out.job = "parent " + std::to_string(parent_pid);  // the ranks of one machine share it
+  return out;
+}
+
 // How many tasks Slurm put on node `node`, from its short form "2(x3),1"; 0 when the text does not say.
 int tasks_on_node(const std::string& text, int node) {
   std::string_view rest = text;
@@ -147,16 +157,12 @@ RankEnvironment from_slurm(const Variables& variables) {
 
 std::string rank_source_name(RankSource source) {
   switch (source) {
-    case RankSource::single:
-      return "no launcher";
-    case RankSource::baleen:
-      return "baleen --ranks";
-    case RankSource::torchrun:
-      return "torchrun";
-    case RankSource::open_mpi:
-      return "mpirun (Open MPI)";
-    case RankSource::slurm:
-      return "srun (Slurm)";
+    case RankSource::single: return "no launcher";
+    case RankSource::baleen: return "baleen --ranks";
+    case RankSource::torchrun: return "torchrun";
+    case RankSource::open_mpi: return "mpirun (Open MPI)";
+    case RankSource::mpich: return "mpirun (MPICH)";
+    case RankSource::slurm: return "srun (Slurm)";
   }
   return "?";
 }
@@ -170,6 +176,7 @@ RankEnvironment detect_ranks(const EnvironmentLookup& lookup, int parent_pid) {
   if (variables.has(rank_variable)) return from_baleen(variables, parent_pid);
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) return from_torchrun(variables);
   if (variables.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(variables, parent_pid);
+  if (variables.has("PMI_RANK") && variables.has("MPI_LOCALRANKID")) return from_mpich(variables, parent_pid);
   if (variables.has("SLURM_STEP_NODELIST") && variables.has("SLURM_PROCID")) return from_slurm(variables);
   return RankEnvironment();
 }

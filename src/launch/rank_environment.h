@@ -6,7 +6,7 @@
 
 namespace baleen {
 
-enum class RankSource { single, baleen, torchrun, open_mpi, slurm };
+enum class RankSource { single, baleen, torchrun, open_mpi, mpich, slurm };
 std::string rank_source_name(RankSource source);
 
 struct RankEnvironment {
@@ -25,7 +25,7 @@ struct RankEnvironment {
 // Looks a variable up: nullptr when unset. For tests.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
-// baleen's own launcher comes first, then torchrun, Open MPI, Slurm (a step of srun with several
+// baleen's own launcher comes first, then torchrun, Open MPI, MPICH, Slurm (a step of srun with several
 // tasks; neither a batch script nor a shell under srun is a rank). With none of
 // them: one rank. Throws Error(bad_config) naming the variable when one is missing, malformed or contradicts another.
 RankEnvironment detect_ranks();

@@ -168,7 +168,7 @@ TEST_F(GpuOps, VocabularyCrossEntropy) {
       const std::int64_t own = targets[static_cast<std::size_t>(i)] - first;
       if (own >= 0 && own < v) others[static_cast<std::size_t>(3 * i + 2)] = 0;
     }
-    const auto padded = [&](const Side& side) { return side.device().kind() == DeviceKind::gpu ? (v + 63) / 64 * 64 : v; };
+    const auto padded = [&](Side& side) { return side.device().kind() == DeviceKind::gpu ? (v + 63) / 64 * 64 : v; };
     for (const bool backward : {false, true})
       expect_equal(
           [&](Side& side) {

@@ -110,9 +110,8 @@ TEST_F(GpuTrainingStep, DeterministicMeansTheSameBitsTwice) {
 TEST_F(GpuTrainingStep, GraphsGiveTheBitsOfStepsEnqueuedAnew) {
   Training training;
   training.micro_batch = 2;
-  for (const DType state : {DType::f32, DType::bf16}) {
-    training.compute = DType::bf16;
-    training.state = state;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    training.compute = compute;
     const Numbers graphs = run(training, gpu(true), 9), anew = run(training, gpu(true), 9, StepGraphs::never);
     EXPECT_EQ(graphs.losses, anew.losses);
     EXPECT_EQ(graphs.norms, anew.norms);

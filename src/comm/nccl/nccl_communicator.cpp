@@ -102,24 +102,24 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
   const gpuStream_t stream = native_stream(*lane.stream);
   ncclResult_t status = library_.group_start();
   const auto touch = [&](int peer) {
-    if (status != ncclSuccess && status != ncclInProgress) return;
+    if (status != ncclSuccess && status != in_progress) return;
     status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
                                               : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
   };
   touch(next);
   if (previous != next) touch(previous);
   const ncclResult_t ended = library_.group_end();
-  settle(lane.comm, status == ncclSuccess || status == ncclInProgress ? ended : status, "connecting neighbours");
+  settle(lane.comm, status == ncclSuccess || status == in_progress ? ended : status, "connecting neighbours");
   lane.stream->synchronize();
 }
 
 // Calls of a communicator that does not block may go on behind the call; what follows on the stream must come after them.
 void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const std::string& what) {
   const auto deadline = Clock::now() + timeout_;
-  while (status == ncclInProgress) {
+  while (status == in_progress) {
     const ncclResult_t asked = library_.async_error(comm, &status);
     if (asked != ncclSuccess) status = asked;
-    if (status != ncclInProgress) break;
+    if (status != in_progress) break;
     const std::string aborted = host_->failure();
     if (!aborted.empty() || Clock::now() > deadline) {
       fail(!aborted.empty() ? aborted
@@ -169,7 +169,7 @@ bool NcclCommunicator::look() {
       if (lane->comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = library_.async_error(lane->comm, &state);
-      if (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+      if (asked != ncclSuccess || (state != ncclSuccess && state != in_progress))
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
     for (Watched& watched : watched_) {
@@ -278,9 +278,9 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
                for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
                  const std::size_t place = static_cast<std::size_t>(peer) * block;
                  status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclSuccess || status == ncclInProgress)
+                 if (status == ncclSuccess || status == in_progress)
                    status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclInProgress) status = ncclSuccess;
+                 if (status == in_progress) status = ncclSuccess;
                }
                const ncclResult_t ended = library_.group_end();
                return status != ncclSuccess ? status : ended;

@@ -1,10 +1,10 @@
 #include "comm/shm/shared_collectives.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "base/error.h"
+#include "comm/copy.h"
 #include "comm/ring/partition.h"
 #include "comm/ring/reducer.h"
 
@@ -51,7 +51,7 @@ void SharedCollectives::run_short(const Operation& operation) {
   const std::size_t bytes = contribution(operation, n);
   const void* mine = operation.from;
   const bool sends = operation.kind != OperationKind::broadcast || rank == operation.root;
-  if (sends && bytes != 0) std::memcpy(port_.note_space(), mine, bytes);
+  if (sends && bytes != 0) copy_bytes(port_.note_space(), mine, bytes);
   port_.post({operation.tag(), 0, 0});
   for (int step = 1; step < n; ++step) port_.note_from((rank + step) % n);
   for (int member = 0; member < n; ++member) from_[static_cast<std::size_t>(member)] = port_.note_message(member);
@@ -71,14 +71,14 @@ void SharedCollectives::run_short(const Operation& operation) {
       return reduce(operation, rank, {begin, begin + operation.count}, to, false);
     }
     case OperationKind::all_gather:
-      for (int member = 0; member < n && each != 0; ++member) std::memcpy(to + static_cast<std::size_t>(member) * each, source(member, 0), each);
+      for (int member = 0; member < n && each != 0; ++member) copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, 0), each);
       return;
     case OperationKind::all_to_all:
       for (int member = 0; member < n && each != 0; ++member)
-        std::memcpy(to + static_cast<std::size_t>(member) * each, source(member, static_cast<std::size_t>(rank) * each), each);
+        copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, static_cast<std::size_t>(rank) * each), each);
       return;
     case OperationKind::broadcast:
-      if (!sends && each != 0) std::memcpy(to, source(operation.root, 0), each);
+      if (!sends && each != 0) copy_bytes(to, source(operation.root, 0), each);
       return;
     default: BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
   }
@@ -125,18 +125,18 @@ bool SharedCollectives::run_in_place(const Operation& operation) {
     }
     case OperationKind::all_gather: {
       std::byte* const own = to + static_cast<std::size_t>(rank) * each;
-      if (own != operation.from) std::memcpy(own, operation.from, each);
-      for_others([&](int member) { std::memcpy(to + static_cast<std::size_t>(member) * each, source(member, 0), each); });
+      if (own != operation.from) copy_bytes(own, operation.from, each);
+      for_others([&](int member) { copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, 0), each); });
       break;
     }
     case OperationKind::all_to_all: {
       const std::size_t block = static_cast<std::size_t>(rank) * each;
-      std::memcpy(to + block, source(rank, block), each);
-      for_others([&](int member) { std::memcpy(to + static_cast<std::size_t>(member) * each, source(member, block), each); });
+      copy_bytes(to + block, source(rank, block), each);
+      for_others([&](int member) { copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, block), each); });
       break;
     }
     case OperationKind::broadcast:
-      if (rank != operation.root) std::memcpy(to, source(operation.root, 0), each);
+      if (rank != operation.root) copy_bytes(to, source(operation.root, 0), each);
       break;
     default: BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
   }
@@ -162,7 +162,7 @@ void SharedCollectives::reduce(const Operation& operation, int slice, SliceRange
     }
     reducer.finish(result, sum, source(slice, at), count, n);
     if (!to_everyone) continue;
-    for (int step = 1; step < n; ++step) std::memcpy(to_[static_cast<std::size_t>((rank + step) % n)] + at, result, count * element);
+    for (int step = 1; step < n; ++step) copy_bytes(to_[static_cast<std::size_t>((rank + step) % n)] + at, result, count * element);
   }
 }
 

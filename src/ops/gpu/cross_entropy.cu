@@ -1,16 +1,13 @@
 #include "ops/cross_entropy.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "ops/gpu/kernel.cuh"
-#include "ops/gpu/loss_sum.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
 
 constexpr float log2_e = 1.4426950408889634f;
-constexpr int batch = 4;  // packs that a thread loads before it looks at the first: one alone would not hide the memory's latency
 
 // 2ˣ for what is at most 0. bf16 logits have no more than 8 bits: the instruction's own accuracy is enough for them.
 template <class T>
@@ -33,22 +30,16 @@ __device__ SoftmaxSum combined(SoftmaxSum a, SoftmaxSum b) {
 }
 
 template <class T, int W>
-__device__ void add_packs(SoftmaxSum& seen, const Pack<T, W> (&packs)[batch]) {
-  float greatest = as_float(packs[0].at[0]);
-#pragma unroll
-  for (int b = 0; b < batch; ++b)
-    for (int j = 0; j < W; ++j) greatest = fmaxf(greatest, as_float(packs[b].at[j]));
+__device__ void add_pack(SoftmaxSum& seen, const Pack<T, W>& values) {
+  float greatest = as_float(values.at[0]);
+  for (int j = 1; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
   greatest *= log2_e;
   if (greatest > seen.greatest) {
     seen.sum *= power_of_two<T>(seen.greatest - greatest);
     seen.greatest = greatest;
   }
   const float reference = seen.greatest == -INFINITY ? 0.0f : seen.greatest;
-  float sums[batch] = {};
-#pragma unroll
-  for (int b = 0; b < batch; ++b)
-    for (int j = 0; j < W; ++j) sums[b] += power_of_two<T>(as_float(packs[b].at[j]) * log2_e - reference);
-  for (int b = 0; b < batch; ++b) seen.sum += sums[b];
+  for (int j = 0; j < W; ++j) seen.sum += power_of_two<T>(as_float(values.at[j]) * log2_e - reference);
 }
 
 // Over the block, in every thread.
@@ -68,52 +59,44 @@ __device__ SoftmaxSum block_sum(SoftmaxSum seen) {
   return seen;
 }
 
-// The thread's packs at `first`, `first` + stride, … of a row; the columns from `valid` on are no logits.
+// The columns from `valid` on are no logits.
 template <class T, int W>
-__device__ void load_packs(Pack<T, W> (&packs)[batch], const T* row, int first, int stride, int end, int valid) {
-#pragma unroll
-  for (int b = 0; b < batch; ++b)
-    if (const int i = first + b * stride; i < end) packs[b] = load<T, W>(row + i);
-#pragma unroll
-  for (int b = 0; b < batch; ++b) {
-    const int i = first + b * stride;
-    if (i < end && i + W <= valid) continue;
-    for (int j = 0; j < W; ++j)
-      if (i >= end || i + j >= valid) packs[b].at[j] = rounded<T>(-INFINITY);
-  }
+__device__ void mask(Pack<T, W>& values, std::int64_t begin, std::int64_t valid) {
+  if (begin + W <= valid) return;
+  for (int j = 0; j < W; ++j)
+    if (begin + j >= valid) values.at[j] = rounded<T>(-INFINITY);
 }
 
 // A block has one row of logits [n, columns], the first `valid` of them, which becomes its gradient when gradient_scale is there. The first
 // `kept` elements of the row stay in shared memory between the passes; the rest is read again, most of it from the GPU's cache.
 template <class T, int W, int Threads>
-__global__ void __launch_bounds__(Threads)
-    softmax_row(int columns, int valid, int kept, float* losses, T* logits, const std::int32_t* targets, const float* gradient_scale) {
+__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses, T* logits,
+                                                       const std::int32_t* targets, const float* gradient_scale) {
   extern __shared__ uint4 shared[];
   T* const copy = reinterpret_cast<T*>(shared);
-  T* const row = logits + static_cast<std::int64_t>(blockIdx.x) * columns;
+  T* const row = logits + blockIdx.x * columns;
   const std::int32_t target = targets[blockIdx.x];
   if (target == ignore_index) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     if (gradient_scale == nullptr) return;
     Pack<T, W> zeros;
     for (int j = 0; j < W; ++j) zeros.at[j] = rounded<T>(0.0f);
-    for (int i = static_cast<int>(threadIdx.x) * W; i < columns; i += Threads * W) store(row + i, zeros);
+    for (std::int64_t i = threadIdx.x * W; i < columns; i += Threads * W) store(row + i, zeros);
     return;
   }
-  constexpr int stride = Threads * W;
-  const int first = static_cast<int>(threadIdx.x) * W;
-  Pack<T, W> packs[batch];
   SoftmaxSum seen;
-  for (int i = first; i < kept; i += batch * stride) {
-    load_packs(packs, row, i, stride, kept, valid);
-    add_packs<T, W>(seen, packs);
-#pragma unroll
-    for (int b = 0; b < batch; ++b)
-      if (i + b * stride < kept) store(copy + i + b * stride, packs[b]);
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x * W; i < kept; i += Threads * W) {
+    Pack<T, W> values = load<T, W>(row + i);
+    mask(values, i, valid);
+    store(copy + i, values);
+    add_pack(seen, values);
   }
-  for (int i = kept + first; i < columns; i += batch * stride) {
-    load_packs(packs, row, i, stride, columns, valid);
-    add_packs<T, W>(seen, packs);
+#pragma unroll 4
+  for (std::int64_t i = kept + threadIdx.x * W; i < columns; i += Threads * W) {
+    Pack<T, W> values = load<T, W>(row + i);
+    mask(values, i, valid);
+    add_pack(seen, values);
   }
   const SoftmaxSum all = block_sum<T, Threads>(seen);
   const float greatest = all.greatest, sum = all.sum;
@@ -126,14 +109,13 @@ __global__ void __launch_bounds__(Threads)
   if (gradient_scale == nullptr) return;
   const float scale = known ? *gradient_scale : not_a_number(), share = scale / sum, target_logit = known ? as_float(row[target]) : 0.0f;
   __syncthreads();  // the target's logit has been read
-  const auto pass = [&](const T* from, int begin, int end) {
-    for (int i = begin + first; i < end; i += batch * stride) {
-      load_packs(packs, from, i, stride, end, valid);
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        for (int j = 0; j < W; ++j) packs[b].at[j] = rounded<T>(share * power_of_two<T>(as_float(packs[b].at[j]) * log2_e - greatest));
-        if (i + b * stride < end) store(row + i + b * stride, packs[b]);
-      }
+  const auto pass = [&](const T* from, std::int64_t begin, std::int64_t end) {
+#pragma unroll 4
+    for (std::int64_t i = begin + threadIdx.x * W; i < end; i += Threads * W) {
+      Pack<T, W> values = load<T, W>(from + i);
+      mask(values, i, valid);
+      for (int j = 0; j < W; ++j) values.at[j] = rounded<T>(share * power_of_two<T>(as_float(values.at[j]) * log2_e - greatest));
+      store(row + i, values);
     }
   };
   pass(copy, 0, kept);
@@ -142,12 +124,21 @@ __global__ void __launch_bounds__(Threads)
   if (known && threadIdx.x == 0) row[target] = rounded<T>(share * power_of_two<T>(target_logit * log2_e - greatest) - scale);
 }
 
+constexpr int loss_threads = 512;
+
+__global__ void add_losses(std::int64_t rows, double* loss_sum, const float* losses) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < rows; i += loss_threads) sum += losses[i];
+  sum = block_reduce<Sum, loss_threads>(sum, 0.0);
+  if (threadIdx.x == 0) *loss_sum += sum;
+}
+
 // gradient_scale: null for the loss alone.
 void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale,
                    std::int64_t vocabulary, void* workspace) {
   BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
   const std::int64_t rows = logits.size(0), columns = logits.size(1), valid = vocabulary == 0 ? columns : vocabulary;
-  BALEEN_CHECK(valid <= columns && columns < std::numeric_limits<std::int32_t>::max() / 2, valid, columns);
+  BALEEN_CHECK(valid <= columns, valid, columns);
   if (rows == 0) return;
   auto* losses = static_cast<float*>(workspace);
   const gpuStream_t native = native_stream(stream);
@@ -162,8 +153,7 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
         const std::int64_t kept = std::min(columns, room);
         const auto bytes = static_cast<std::size_t>((kept * static_cast<std::int64_t>(sizeof(T)) + 15) / 16 * 16);
         gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "cross-entropy's shared memory");
-        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(static_cast<int>(columns), static_cast<int>(valid),
-                                                                                 static_cast<int>(kept), losses, logits.as<T>(),
+        kernel<<<blocks_for(rows, 1), decltype(threads)::value, bytes, native>>>(columns, valid, kept, losses, logits.as<T>(),
                                                                                  targets.as<std::int32_t>(), gradient_scale);
       };
       if (columns <= two)

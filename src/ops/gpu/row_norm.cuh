@@ -22,11 +22,7 @@ struct NormForward {
 template <int P, bool Backward>
 inline constexpr int norm_threads = P <= 4 && !Backward ? 1024 : 512;
 
-inline constexpr int norm_row_warps = 4;   // rows that a block of the backward pass has where a warp holds one
-inline constexpr int norm_warp_packs = 8;  // the most packs of a row that a lane of such a warp holds
-// Such blocks that a multiprocessor has registers for, each lane holding P packs of three arrays: rows on their way from memory.
-template <int P>
-inline constexpr int norm_warp_blocks = P <= 6 ? 4 : 3;
+inline constexpr int norm_row_warps = 4;  // rows that a block of the backward pass has where a warp holds one
 
 // P packs of W elements a thread.
 template <class T, int W, int P, bool Centred>
@@ -100,57 +96,36 @@ __device__ float sum_of_row(float value) {
     return row_reduce<Sum>(value, 0.0f);
 }
 
-// Sums of columns that a warp keeps in shared memory while it walks over rows: registers are for the rows. Lane l's columns of pack p are
-// those of the row's packs.
-template <int W, int P>
-struct WarpSums {
-  float at[P][W][warp_size];
-
-  __device__ void clear(int lane) {
+// The sums of a block's warps, of W · P columns each, into one row of `partial`.
+template <int W, int P, bool WarpRows>
+__device__ void store_block_sums(float* partial, const float (&sums)[P][W], int first, int stride, int columns) {
+  __shared__ float shared[WarpRows ? norm_row_warps : 1][warp_size];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
 #pragma unroll
-    for (int p = 0; p < P; ++p)
-      for (int j = 0; j < W; ++j) at[p][j][lane] = 0;
-  }
-};
-
-template <class T, int W>
-__device__ void forget(Pack<T, W>& values) {
-  if constexpr (sizeof(values) >= sizeof(unsigned)) {
-    unsigned words[sizeof(values) / sizeof(unsigned)];
-    memcpy(words, &values, sizeof values);
-    for (unsigned& word : words) gpu_forget(word);
-    memcpy(&values, words, sizeof values);
-  }
-}
-
-// The sums of a block's warps into one row of `partial`.
-template <int W, int P>
-__device__ void store_warp_sums(float* partial, const WarpSums<W, P>* of_warps, int columns) {
-  for (int column = static_cast<int>(threadIdx.x); column < columns; column += norm_row_warps * warp_size) {
-    const int lane = column / W % warp_size, p = column / (W * warp_size), j = column % W;
-    float sum = 0;
-    for (int warp = 0; warp < norm_row_warps; ++warp) sum += of_warps[warp].at[p][j][lane];
-    partial[column] = sum;
-  }
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const int column = first + p * stride + j;
+      float sum = sums[p][j];
+      if constexpr (WarpRows) {
+        __syncthreads();
+        shared[warp][lane] = sum;
+        __syncthreads();
+        if (warp != 0) continue;
+        for (int other = 1; other < norm_row_warps; ++other) sum += shared[other][lane];
+      }
+      if (column < columns) partial[column] = sum;
+    }
 }
 
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)), without the
 // means of RMSNorm; it is added to d_residual, if there. A block walks over rows; the weight's gradient is Σ d_out · x̂, the bias's Σ d_out.
 template <class T, int W, int P, bool Centred, bool Weights, bool WarpRows>
-__global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_threads<P, true>), (WarpRows ? norm_warp_blocks<P> : 1))
-    norm_backward_rows(NormBackward<T> to) {
+__global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_threads<P, true>)) norm_backward_rows(NormBackward<T> to) {
   const int threads_of_row = WarpRows ? warp_size : static_cast<int>(blockDim.x), rows_of_block = WarpRows ? norm_row_warps : 1;
-  const int lane = static_cast<int>(threadIdx.x) % threads_of_row, own_row = static_cast<int>(threadIdx.x) / threads_of_row;
-  const int first = lane * W, stride = threads_of_row * W, columns = static_cast<int>(to.columns);
-  extern __shared__ float shared_sums[];
-  auto* const of_warps = reinterpret_cast<WarpSums<W, P>*>(shared_sums);  // the weight's, then the bias's
-  constexpr bool in_registers = Weights && !WarpRows, in_shared = Weights && WarpRows;
-  float d_weight[in_registers ? P : 1][W] = {}, d_bias[in_registers && Centred ? P : 1][W] = {};
-  if constexpr (in_shared) {
-    of_warps[own_row].clear(lane);
-    if constexpr (Centred) of_warps[norm_row_warps + own_row].clear(lane);
-  }
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + own_row; row < to.rows;
+  const int first = static_cast<int>(threadIdx.x) % threads_of_row * W, stride = threads_of_row * W, columns = static_cast<int>(to.columns);
+  float d_weight[Weights ? P : 1][W] = {}, d_bias[Weights && Centred ? P : 1][W] = {};
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / threads_of_row; row < to.rows;
        row += static_cast<std::int64_t>(gridDim.x) * rows_of_block) {
     const std::int64_t at = row * to.columns;
     const float scale = to.rstd[row], mean = Centred ? to.mean[row] : 0.0f;
@@ -172,14 +147,10 @@ __global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_
           const float unit = (as_float(x[p].at[j]) - mean) * scale;
           products += g * unit;
           if constexpr (Centred) sum += g;
-          if constexpr (in_registers) d_weight[p][j] += gradient * unit;
-          if constexpr (in_registers && Centred) d_bias[p][j] += gradient;
-          if constexpr (in_shared) of_warps[own_row].at[p][j][lane] += gradient * unit;
-          if constexpr (in_shared && Centred) of_warps[norm_row_warps + own_row].at[p][j][lane] += gradient;
+          if constexpr (Weights) d_weight[p][j] += gradient * unit;
+          if constexpr (Weights && Centred) d_bias[p][j] += gradient;
         }
       }
-#pragma unroll
-    for (int p = 0; p < P; ++p) forget(d[p]), forget(x[p]);
     const float along_x = -sum_of_row<WarpRows>(products) / static_cast<float>(columns);
     const float mean_g = Centred ? sum_of_row<WarpRows>(sum) / static_cast<float>(columns) : 0.0f;
 #pragma unroll
@@ -194,20 +165,11 @@ __global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_
         store(to.d_x + at + i, result[p]);
       }
   }
-  float* const partial = to.partial + blockIdx.x * to.columns;
-  if constexpr (in_shared) {
-    __syncthreads();
-    store_warp_sums<W, P>(partial, of_warps, columns);
-    if constexpr (Centred) store_warp_sums<W, P>(partial + gridDim.x * to.columns, of_warps + norm_row_warps, columns);
+  if constexpr (Weights) {
+    store_block_sums<W, P, WarpRows>(to.partial + blockIdx.x * to.columns, d_weight, first, stride, columns);
+    if constexpr (Centred)
+      store_block_sums<W, P, WarpRows>(to.partial + (gridDim.x + blockIdx.x) * to.columns, d_bias, first, stride, columns);
   }
-  if constexpr (in_registers)
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      for (int j = 0; j < W; ++j)
-        if (const int column = first + p * stride + j; column < columns) {
-          partial[column] = d_weight[p][j];
-          if constexpr (Centred) partial[gridDim.x * to.columns + column] = d_bias[p][j];
-        }
 }
 
 // Calls body(P, threads): packs of W elements a thread and threads a block that hold a row of `columns`.
@@ -230,37 +192,18 @@ inline std::int64_t norm_backward_blocks(std::int64_t rows) {
   return std::clamp<std::int64_t>(rows / 8, 1, 1056);
 }
 
-// Calls body(P) with the packs of W elements that a lane holds of a row of `columns`, where a warp can hold it.
-template <class Body>
-bool for_warp_row(std::int64_t columns, int width, Body&& body) {
-  const auto fits = [&](auto packs) {
-    if (columns > decltype(packs)::value * warp_size * width) return false;
-    body(packs);
-    return true;
-  };
-  return fits(std::integral_constant<int, 4>{}) || fits(std::integral_constant<int, 6>{}) || fits(std::integral_constant<int, 8>{});
-}
-
 // With Weights, `targets` (weight, bias) [C] get the sums too, through to.partial.
 template <class T, bool Centred, bool Weights>
 void norm_backward(gpuStream_t stream, const NormBackward<T>& to, const ColumnTargets<Centred ? 2 : 1>& targets) {
-  std::int64_t blocks = norm_backward_blocks(to.rows);
+  const std::int64_t blocks = norm_backward_blocks(to.rows);
   for_width<T>(to.columns, {to.d_x, to.d_out, to.d_residual, to.x, to.weight}, [&](auto width) {
     constexpr int W = decltype(width)::value;
-    bool done = false;
-    if constexpr (W > 1)
-      done = for_warp_row(to.columns, W, [&](auto packs) {
-        constexpr int P = decltype(packs)::value;
-        constexpr auto kernel = &norm_backward_rows<T, W, P, Centred, Weights, true>;
-        constexpr std::size_t bytes = Weights ? (Centred ? 2 : 1) * norm_row_warps * sizeof(WarpSums<W, P>) : 0;
-        blocks = std::min<std::int64_t>(blocks, 132 * norm_warp_blocks<P>);  // all of them run at once
-        gpu_check(gpuAllowSharedMemory(kernel, static_cast<int>(bytes)), "a norm's shared memory");
-        kernel<<<static_cast<unsigned>(blocks), norm_row_warps * warp_size, bytes, stream>>>(to);
-      });
-    if (done) return;
     for_row<true>(to.columns, W, [&](auto packs, unsigned threads) {
       constexpr int P = decltype(packs)::value;
-      norm_backward_rows<T, W, P, Centred, Weights, false><<<static_cast<unsigned>(blocks), threads, 0, stream>>>(to);
+      if (threads == warp_size)
+        norm_backward_rows<T, W, P, Centred, Weights, true><<<static_cast<unsigned>(blocks), norm_row_warps * warp_size, 0, stream>>>(to);
+      else
+        norm_backward_rows<T, W, P, Centred, Weights, false><<<static_cast<unsigned>(blocks), threads, 0, stream>>>(to);
     });
   });
   check_launch("a norm's gradient");
