@@ -42,7 +42,7 @@ void Restart::expect_kills_to_lose_nothing(int wanted, int steps) {
     const auto trained = static_cast<double>(rows("run").size()) / steps;
     range = std::clamp(trained > static_cast<double>(kills) / (wanted + 1) ? range * 0.8 : range * 1.1, 50.0, 3000.0);
   }
-  const CommandResult result = command.wait(seconds(300));
+  const CommandResult result = command.wait(seconds(1200));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(kills, wanted);
   EXPECT_NE(result.error.find("was killed by SIGKILL"), std::string::npos);
