@@ -13,7 +13,7 @@ packages=(
   # libraries; Debian's oneDNN is built with OpenCL, and its CMake files ask for it
   libdnnl-dev ocl-icd-opencl-dev libhwy-dev libfmt-dev libspdlog-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev
   libutf8proc-dev libsentencepiece-dev
-  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libsodium-dev
+  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libsodium-dev libhwloc-dev
   # the MPI backend and its launcher; a machine with another MPI, or none, builds without
   libopenmpi-dev openmpi-bin
   # scripts/bundle.sh

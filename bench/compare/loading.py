@@ -3,8 +3,8 @@
     python3 bench/compare/loading.py build/release/baleen FOLDER [RANKS [TURNS]]
 
 FOLDER is a model as Hugging Face has it. `cat` and each kind of run take turns; a run's rate is the bytes that all its ranks read by the
-seconds that the slowest of them says. Memory is a rank's anonymous memory when it has loaded, the most over its ranks and turns, beside what it
-keeps: weights, and with bf16 the fp32 master weights.
+seconds that the slowest of them says. Memory is what a rank has of its own, or shares, when it has loaded, the most over ranks and turns,
+beside what it keeps: weights, and with bf16 the fp32 master weights.
 """
 
 import json
@@ -57,14 +57,14 @@ def seconds_of_cat(files):
     return time.monotonic() - begin
 
 
-def anonymous_bytes(pid):
+def own_bytes(pid):
+    """Anonymous memory, and what the process has touched of memory that ranks share."""
     with open(f"/proc/{pid}/status") as file:
-        found = re.search(r"RssAnon:\s+(\d+) kB", file.read())
-    return int(found.group(1)) * 1024 if found else 0
+        return sum(int(value) * 1024 for value in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+) kB", file.read()))
 
 
 def load(baleen, config, ranks, dtype, zero):
-    """Seconds of the slowest rank, and the most anonymous memory of a rank before the run goes on."""
+    """Seconds of the slowest rank, and the most memory of a rank before the run goes on."""
     with tempfile.TemporaryDirectory() as run:
         command = [baleen, "train", config, "--out", run + "/run", "--ranks", str(ranks), "--set", f"training.dtype={dtype}", "--set", f"parallelism.zero={zero}"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -75,7 +75,7 @@ def load(baleen, config, ranks, dtype, zero):
             if not any("weights of" in line for line in lines):
                 try:
                     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-                        memory = max([memory] + [anonymous_bytes(int(pid)) for pid in file.read().split() or [process.pid]])
+                        memory = max([memory] + [own_bytes(int(pid)) for pid in file.read().split() or [process.pid]])
                 except OSError:
                     pass  # it has just ended
             time.sleep(0.005)
@@ -107,7 +107,7 @@ def main():
                 loads[kind].append(load(baleen, config.name, ranks, *kind))
     rate = size / statistics.median(cat) / 1e9
     print(f"{size / 1e6:.0f} MB, {parameters / 1e6:.1f} M parameters, {ranks} ranks, medians of {turns} turns; cat {rate:.2f} GB/s")
-    print("| dtype, ZeRO stage | GB/s | of cat's | anonymous memory / what a rank keeps, MB |\n| --- | --- | --- | --- |")
+    print("| dtype, ZeRO stage | GB/s | of cat's | memory / what a rank keeps, MB |\n| --- | --- | --- | --- |")
     for (dtype, zero), values in loads.items():
         read = size if zero == 3 else ranks * size
         loading = read / statistics.median(seconds for seconds, _ in values) / 1e9

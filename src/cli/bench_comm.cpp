@@ -56,6 +56,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   command.ranks = ranks;
   command.threads = 1;
   command.backend = arguments.backend;
+  command.gpu = arguments.backend == "nccl";
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
@@ -63,7 +64,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     std::unique_ptr<Device> gpu, cpu;
     if (arguments.backend == "nccl") {
       gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
-      axis = for_gpu_buffers(std::move(axis), *gpu, "nccl", world.gpu_timeout());
+      axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv});
     } else if (arguments.backend == "shm") {
       cpu = create_cpu_device(world.shared_memory());
     }

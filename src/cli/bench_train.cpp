@@ -24,6 +24,8 @@ void print_json(const BenchResult& r) {
                                             {"comm_exposed_ms", r.comm_exposed_ms},
                                             {"host_ms", r.host_ms},
                                             {"host_waits", r.host_waits},
+                                            {"graph", r.graph},
+                                            {"why_no_graph", r.why_no_graph},
                                             {"device", r.device}};
   fmt::print("{}\n", dump_json(object));
 }
@@ -33,6 +35,10 @@ void print_table(const BenchResult& r) {
              r.comm_exposed_ms, r.device);
   if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
   fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
+  if (r.graph)
+    fmt::print("each step was one graph\n");
+  else if (!r.why_no_graph.empty())
+    fmt::print("each step was enqueued anew, not as a graph: {}\n", r.why_no_graph);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);
   for (const auto& [name, bytes] : r.allocations) fmt::print("  {:>14}  {}\n", bytes, name);
 }
@@ -45,7 +51,8 @@ int run(const BenchTrainArguments& arguments, const std::vector<std::string>& co
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
   config.training.steps = 0;  // no data are needed
   resolve_run(config, ranks);
-  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/false, config.comm.backend};
+  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/false, config.comm.backend,
+                              config.training.device == "gpu"};
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const BenchResult result = bench_training(config, world, arguments.steps);
     if (world.rank() == 0) arguments.json ? print_json(result) : print_table(result);

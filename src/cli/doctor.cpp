@@ -12,10 +12,12 @@
 
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/ranks.h"
 #include "comm/gpu_communicator.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/shm/shm_world.h"
 #include "device/gpu.h"
+#include "launch/binding.h"
 #include "launch/launcher.h"
 #include "launch/rank_environment.h"
 #include "ops/libraries.h"
@@ -64,6 +66,12 @@ double all_reduce_bandwidth() {
   return static_cast<double>(count * sizeof(float)) / seconds / 1e9;  // 2·(n-1)/n = 1 for two ranks
 }
 
+// As many ranks of this machine as one would start: those there are, or a GPU's each, or a core's each.
+int ranks_to_bind(const RankEnvironment& ranks, const GpuList& gpus) {
+  if (ranks.local_size > 1) return ranks.local_size;
+  return gpus.names.empty() ? available_cores() : static_cast<int>(gpus.names.size());
+}
+
 }  // namespace
 
 int run(const DoctorArguments& arguments) {
@@ -76,6 +84,10 @@ int run(const DoctorArguments& arguments) {
   std::vector<std::string> backends{"shm", "tcp"};
   if (!mpi_library().empty()) backends.push_back("mpi");
   if (!nccl.empty() && !gpus.names.empty()) backends.push_back("nccl");
+  const int local_ranks = ranks_to_bind(ranks, gpus);
+  const Binding binding = plan_binding(binding_request(ranks, local_ranks, 0, !gpus.names.empty()));
+  std::vector<std::string> cores;
+  for (const CoreList& list : binding.cores) cores.push_back(core_text(list));
   struct sysinfo memory {};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
@@ -89,6 +101,7 @@ int run(const DoctorArguments& arguments) {
                            {"size", ranks.size},
                            {"local_rank", ranks.local_rank},
                            {"local_size", ranks.local_size}}},
+                         {"binding", {{"local_ranks", local_ranks}, {"cores", cores}, {"reason", binding.reason}}},
                          {"libraries", {{"oneDNN", ops::onednn_version()}, {"MPI", mpi_library()}, {"NCCL", nccl}}},
                          {"backends", backends},
                          {"copy_gbs", copy_bandwidth()},
@@ -103,6 +116,7 @@ int run(const DoctorArguments& arguments) {
   if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
   for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
   fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size, ranks.local_rank, ranks.local_size);
+  fmt::print("cores         of {} ranks here: {}\n", local_ranks, cores.empty() ? binding.reason : fmt::format("{} ({})", fmt::join(cores, " | "), binding.reason));
   fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
   fmt::print("MPI           {}\n", mpi_library().empty() ? "none: this build was made without libopenmpi-dev or libmpich-dev" : mpi_library() + " (ranks started by its mpirun)");
   fmt::print("NCCL          {}\n", nccl.empty() ? "none: " + no_nccl : nccl);

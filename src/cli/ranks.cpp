@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/connect.h"
+#include "device/gpu.h"
 #include "launch/launcher.h"
 #include "ops/threads.h"
 
@@ -19,34 +20,65 @@ int rank_count(const RankEnvironment& environment, int given, int fallback) {
     case RankSource::baleen: return environment.size;
     default:
       if (given > 0)
-        throw Error(ExitCode::bad_config, fmt::format("--ranks was given, but {} has already started {} ranks", rank_source_name(environment.source), environment.size),
-                    "--ranks", "leave --ranks out, or start baleen without that launcher");
+        throw Error(
+            ExitCode::bad_config,
+            fmt::format("--ranks was given, but {} has already started {} ranks", rank_source_name(environment.source), environment.size),
+            "--ranks", "leave --ranks out, or start baleen without that launcher");
       return environment.size;
   }
+}
+
+BindingRequest binding_request(const RankEnvironment& environment, int local_ranks, int threads, bool gpu) {
+  BindingRequest request;
+  request.local_ranks = local_ranks;
+  request.threads = threads;
+  request.launcher_may_bind = environment.source != RankSource::baleen && environment.source != RankSource::single;
+  if (!gpu) return request;
+  const GpuList gpus = list_gpus();
+  for (int local = 0; local < local_ranks && !gpus.addresses.empty(); ++local)
+    request.gpus.push_back(
+        gpus.addresses[static_cast<std::size_t>(environment.rank - environment.local_rank + local) % gpus.addresses.size()]);
+  return request;
 }
 
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body) {
   if (environment.source == RankSource::single && command.ranks > 1) {
     if (command.backend == "mpi")
-      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks), "[comm] backend = \"mpi\"",
-                  fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
+      throw Error(ExitCode::bad_config,
+                  fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks),
+                  "[comm] backend = \"mpi\"", fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
     if (command.backend == "tcp")
-      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks), "[comm] backend = \"tcp\"",
+      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks),
+                  "[comm] backend = \"tcp\"",
                   "leave comm.backend at \"auto\"; TCP is for ranks that torchrun or srun start on several machines");
+    plan_binding({});  // a wrong variable is said once, not by every rank
     LaunchOptions options;
     options.ranks = command.ranks;
     options.arguments = command_line;
     options.threads = command.threads;
     options.graceful_stop = command.graceful_stop;
+    if (command.reports_progress) options.progress_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
+    options.max_restarts = command.max_restarts;
+    options.latest_checkpoint = command.latest_checkpoint;
+    options.restarting = [](const std::string& why) { std::fprintf(stderr, "baleen: %s\n", why.c_str()); };
     const LaunchOutcome outcome = launch_ranks(options);
-    if (!outcome.message.empty()) std::fprintf(stderr, "baleen: %s%s\n", outcome.exit_code == static_cast<int>(ExitCode::stopped) ? "" : "the first failure: ", outcome.message.c_str());
+    if (!outcome.message.empty())
+      std::fprintf(stderr, "baleen: %s%s\n",
+                   outcome.exit_code == static_cast<int>(ExitCode::stopped) ? "" : "the first failure: ", outcome.message.c_str());
     return outcome.exit_code;
   }
   log::configure(environment.rank, environment.size);
   const int local_ranks = environment.local_size > 0 ? environment.local_size : environment.size;
   // Every rank of this machine its share of the cores, whoever started it.
-  ops::set_threads(command.threads > 0 ? command.threads : std::max(1, available_cores() / local_ranks));
+  const int threads = command.threads > 0 ? command.threads : std::max(1, available_cores() / local_ranks);
+  ops::set_threads(threads);
+  if (environment.local_size > 0) {  // else this rank does not know its place on the machine
+    const Binding binding = plan_binding(binding_request(environment, local_ranks, threads, command.gpu));
+    if (!binding.cores.empty()) bind_to(binding.cores[static_cast<std::size_t>(environment.local_rank)]);
+    log::debug("cores: {} ({})", binding.cores.empty() ? "any" : core_text(binding.cores[static_cast<std::size_t>(environment.local_rank)]),
+               binding.reason);
+  }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
   const std::unique_ptr<World> world = connect_world(environment, timeout, command.backend);
   try {

@@ -1,11 +1,13 @@
 // Running a command's body on every rank of a job, whoever starts the ranks.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "launch/binding.h"
 #include "launch/rank_environment.h"
 
 namespace baleen::cli {
@@ -16,13 +18,21 @@ struct RankedCommand {
   double timeout_s = 60;
   bool graceful_stop = false;  // the body honours a stop signal
   std::string backend = "auto";  // of [comm]
+  bool gpu = false;              // the body computes on a GPU, rank r on number r modulo the GPUs
+  // The body reports its progress: who makes none for timeout_s hangs. Restarts are as in LaunchOptions.
+  bool reports_progress = false;
+  int max_restarts = 0;
+  std::function<std::int64_t()> latest_checkpoint = {};
 };
 
 // The number of ranks: torchrun's or mpirun's world size, else `given`, else `fallback`. Throws Error(bad_config) when --ranks is given
 // and another launcher has started the ranks.
 int rank_count(const RankEnvironment& environment, int given, int fallback);
 
-// In a rank, or for a job of one rank: connects the world and runs `body`. Otherwise starts the ranks with `command_line` and watches over
+// What the ranks of this machine keep to: launch/binding.h for such a command.
+BindingRequest binding_request(const RankEnvironment& environment, int local_ranks, int threads, bool gpu);
+
+// In a rank, or for a job of one rank: keeps to its cores, connects the world and runs `body`. Otherwise starts the ranks with `command_line` and watches over
 // them. Returns the exit code.
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body);

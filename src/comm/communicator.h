@@ -67,8 +67,8 @@ class Communicator {
   // Makes every pending and future operation of every member fail with Error(rank_failed, reason). Any thread may call it.
   virtual void abort(const std::string& reason) = 0;
 
-  // Tells `observer`, which must outlive this, of every operation. To be called before the first one. MPI, and a backend whose operations run
-  // on the device's own queue, tell nothing.
+  // Tells `observer`, which must outlive this, of every operation. To be called before the first one. A backend whose operations run on
+  // the device's own queue tells nothing.
   virtual void observe(CommObserver* observer) { observer_ = observer; }
 
   // Why it can no longer be used: its own or the job's failure, wherever it happened; empty while there is none. Any thread may ask.

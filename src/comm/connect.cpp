@@ -15,6 +15,10 @@ namespace {
               remedy);
 }
 
+bool started_by_mpirun(const RankEnvironment& environment) {
+  return environment.source == RankSource::open_mpi || environment.source == RankSource::mpich;
+}
+
 bool on_one_machine(const RankEnvironment& environment) {
   return environment.local_size == environment.size;
 }
@@ -35,7 +39,7 @@ std::unique_ptr<World> connect_shared_memory(const RankEnvironment& environment,
 }  // namespace
 
 std::string choose_backend(const RankEnvironment& environment, const std::string& asked) {
-  const bool launched_by_mpi = environment.source == RankSource::open_mpi || environment.source == RankSource::slurm;
+  const bool launched_by_mpi = started_by_mpirun(environment) || environment.source == RankSource::slurm;
   if (asked == "mpi") {
     if (mpi_library().empty())
       refuse(environment, "this build has no MPI", asked,
@@ -55,7 +59,7 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
   if (asked == "shm")
     refuse(environment, several_machines(environment) + ": the built-in backend shares memory and so is for one machine", asked,
            "start all ranks on one machine, or use backend = \"auto\"");
-  return environment.source == RankSource::open_mpi && !mpi_library().empty() ? "mpi" : "tcp";
+  return started_by_mpirun(environment) && !mpi_library().empty() ? "mpi" : "tcp";
 }
 
 std::unique_ptr<World> connect_world(const RankEnvironment& environment, std::chrono::milliseconds timeout, const std::string& asked) {

@@ -14,10 +14,17 @@ namespace baleen {
 // none.
 std::string nccl_version(std::string& why);
 
-// Collective over `host`'s members. With `backend` "nccl": the vendor's library, or Error(bad_config) where some member has none or two
+struct GpuCommunicatorOptions {
+  std::string backend = "auto";                                  // as [comm] backend
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // bounds every wait for another rank
+  // Neighbours of the ring send each other messages, both ways at once. Without, messages are for links that carry them one way, and
+  // the first one waits on the host until the other end has come.
+  bool messages = false;
+};
+
+// Collective over `host`'s members. With backend "nccl": the vendor's library, or Error(bad_config) where some member has none or two
 // share a GPU. "auto": the same where it can, and several ranks are there to talk; else, and for every other backend, copies through the
-// host (staged_communicator.h). Buffers in host memory go to `host` either way. `timeout` bounds every wait for another rank.
-std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const std::string& backend,
-                                              std::chrono::milliseconds timeout);
+// host (staged_communicator.h). Buffers in host memory go to `host` either way.
+std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const GpuCommunicatorOptions& options);
 
 }  // namespace baleen

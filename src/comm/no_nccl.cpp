@@ -10,11 +10,10 @@ std::string nccl_version(std::string& why) {
   return "";
 }
 
-std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const std::string& backend,
-                                              std::chrono::milliseconds) {
+std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const GpuCommunicatorOptions& options) {
   std::string why;
   nccl_version(why);
-  if (backend == "nccl")
+  if (options.backend == "nccl")
     throw Error(ExitCode::bad_config, "NCCL cannot be used: " + why, "[comm] backend = \"nccl\"",
                 "install NCCL and build again, or use backend = \"auto\"");
   return std::make_unique<StagedCommunicator>(std::move(host), device);

@@ -14,8 +14,9 @@
 namespace baleen {
 
 struct GpuList {
-  std::vector<std::string> names;  // by index; empty where none can be used
-  std::string why_none;            // for people, when names is empty
+  std::vector<std::string> names;      // by index; empty where none can be used
+  std::vector<std::string> addresses;  // by index: where it sits on the PCI bus, such as "0000:1b:00.0"
+  std::string why_none;                // for people, when names is empty
 };
 // Never throws: a machine without a GPU or without its driver is no error.
 GpuList list_gpus();

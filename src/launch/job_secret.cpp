@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.h"

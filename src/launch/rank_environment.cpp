@@ -70,6 +70,9 @@ RankEnvironment from_baleen(const Variables& variables, int parent_pid) {
   if (out.launcher_pid != parent_pid)
     refuse("BALEEN_LAUNCHER_PID names process " + std::to_string(out.launcher_pid) + ", which did not start this one", launcher_variable,
            "these variables are for baleen's own ranks: unset BALEEN_RANK and start with `--ranks N`");
+  out.job = variables.text(job_variable).value_or("");
+  if (variables.has(progress_variable)) out.progress_descriptor = variables.number(progress_variable, 0, 1 << 30, "");
+  if (variables.has(restarts_variable)) out.restarts = variables.number(restarts_variable, 0, 1 << 30, "");
   return out;
 }
 
@@ -77,6 +80,7 @@ RankEnvironment from_torchrun(const Variables& variables) {
   RankEnvironment out;
   out.source = RankSource::torchrun;
   read_rank(variables, "RANK", "WORLD_SIZE", out);
+  if (variables.has("TORCHELASTIC_RESTART_COUNT")) out.restarts = variables.number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, "");
   read_local(variables, "LOCAL_RANK", "LOCAL_WORLD_SIZE", out);
   // A restart of torchrun keeps address and port; its count keeps the generations apart.
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
@@ -98,6 +102,16 @@ RankEnvironment from_open_mpi(const Variables& variables, int parent_pid) {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"})
     if (const auto value = variables.text(name)) out.job += *value + "|";
   if (out.job.empty()) out.job = "parent " + std::to_string(parent_pid);
+  return out;
+}
+
+// Of Hydra, MPICH's launcher and Intel MPI's.
+RankEnvironment from_mpich(const Variables& variables, int parent_pid) {
+  RankEnvironment out;
+  out.source = RankSource::mpich;
+  read_rank(variables, "PMI_RANK", "PMI_SIZE", out);
+  read_local(variables, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", out);
+  out.job = "parent " + std::to_string(parent_pid);  // the ranks of one machine share it
   return out;
 }
 
@@ -143,16 +157,12 @@ RankEnvironment from_slurm(const Variables& variables) {
 
 std::string rank_source_name(RankSource source) {
   switch (source) {
-    case RankSource::single:
-      return "no launcher";
-    case RankSource::baleen:
-      return "baleen --ranks";
-    case RankSource::torchrun:
-      return "torchrun";
-    case RankSource::open_mpi:
-      return "mpirun (Open MPI)";
-    case RankSource::slurm:
-      return "srun (Slurm)";
+    case RankSource::single: return "no launcher";
+    case RankSource::baleen: return "baleen --ranks";
+    case RankSource::torchrun: return "torchrun";
+    case RankSource::open_mpi: return "mpirun (Open MPI)";
+    case RankSource::mpich: return "mpirun (MPICH)";
+    case RankSource::slurm: return "srun (Slurm)";
   }
   return "?";
 }
@@ -166,6 +176,7 @@ RankEnvironment detect_ranks(const EnvironmentLookup& lookup, int parent_pid) {
   if (variables.has(rank_variable)) return from_baleen(variables, parent_pid);
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) return from_torchrun(variables);
   if (variables.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(variables, parent_pid);
+  if (variables.has("PMI_RANK") && variables.has("MPI_LOCALRANKID")) return from_mpich(variables, parent_pid);
   if (variables.has("SLURM_STEP_NODELIST") && variables.has("SLURM_PROCID")) return from_slurm(variables);
   return RankEnvironment();
 }

@@ -72,23 +72,24 @@ std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t toke
 
 std::int64_t HeadLoss::padded_outputs(const LayerContext& context) const {
   constexpr std::int64_t aligned = 64;
-  const bool pads = context.ops.stream.kind() == DeviceKind::gpu && !context.tensor.active();
+  const bool pads = context.ops.stream.kind() == DeviceKind::gpu;
   return pads ? (head_.outputs() + aligned - 1) / aligned * aligned : head_.outputs();
 }
 
 void HeadLoss::cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                              const Tensor& gradient_scale) const {
   if (!context.tensor.active()) {
-    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
+    if (gradient_scale.defined())
+      return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
     return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets, vocabulary_);
   }
   const Arena::Scope scope(context.ops.scratch);
   const std::int64_t rows = logits.size(0);
   const Tensor mine = context.scratch("softmax statistics", DType::f32, {rows, ops::vocabulary_statistics});
   const Tensor all = context.scratch("softmax statistics", DType::f32, {context.tensor.size(), rows, ops::vocabulary_statistics});
-  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_);
+  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_, head_.outputs());
   context.tensor.all_gather(context.ops, all, mine);
-  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, gradient_scale);
+  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, head_.outputs(), gradient_scale);
 }
 
 void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const {
@@ -104,8 +105,8 @@ void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const T
   }
 }
 
-void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
-                                 const Tensor& gradient_scale, BackwardHalves halves) const {
+void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x,
+                                 const Tensor& targets, const Tensor& gradient_scale, BackwardHalves halves) const {
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();

@@ -79,6 +79,13 @@ struct FaultConfig {
   std::int64_t max_restarts = 3;
   std::int64_t replica_check_every = 100;  // steps; 0: never
   std::string nonfinite = "stop";
+  std::int64_t skip_limit = 10;  // steps skipped in a row after which the run stops
+  // A loss above spike_factor times the median of the spike_window losses before it is a spike: the run goes back to the last checkpoint and
+  // leaves out the batches since then, that of the spike and spike_skip more; at most spike_limit times.
+  double spike_factor = 0;  // 0: off
+  std::int64_t spike_window = 50;
+  std::int64_t spike_skip = 0;
+  std::int64_t spike_limit = 3;
 };
 
 struct Config {

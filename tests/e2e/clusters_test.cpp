@@ -72,10 +72,14 @@ TEST_F(Clusters, MpiTrainsAsSharedMemoryDoes) {
   ASSERT_EQ(train("own", {"--ranks", "4", "--set", "training.steps=12"}).exit_code, 0);
   for (const std::string layout : {"parallelism.zero=2", "parallelism.tensor=2", "parallelism.pipeline=2"}) {
     const CommandResult result =
-        Command(over_mpi(4, layout, {"--set", "training.steps=12", "--set", layout}), as_root).wait(std::chrono::seconds(120));
+        Command(over_mpi(4, layout, {"--set", "training.steps=12", "--set", layout, "--trace", folder / "step.json"}), as_root)
+            .wait(std::chrono::seconds(120));
     ASSERT_EQ(result.exit_code, 0) << layout << result.error;
     expect_losses(layout, "own");
   }
+  const std::string trace = read_text(folder / "step.json");
+  for (const char* part : {"rank 3", "comm dp", "comm pp activations", "all_reduce", "send", "recv"})
+    EXPECT_NE(trace.find(part), std::string::npos) << part;
 }
 
 TEST_F(Clusters, ARunOverMpiSurvivesAKilledRank) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/json.h"
 #include "support/training_fixture.h"
@@ -141,6 +142,24 @@ TEST_F(Launchers, ContradictionsAreRefused) {
   refusal(torchrun_variables(0), "LOCAL_RANK", "-1");
   refusal(open_mpi_variables(0), "OMPI_COMM_WORLD_RANK", "two");
   refusal(slurm_variables(0), "SLURM_PROCID", "5");
+}
+
+TEST_F(Launchers, DoctorNamesTheCoresOfRanksAndTheVariableRulesThem) {
+  const auto doctor = [](const Variables& variables) { return run_command(baleen_arguments({"doctor", "--json"}), variables); };
+  const CommandResult two = doctor(torchrun_variables(0));
+  ASSERT_EQ(two.exit_code, 0) << two.error;
+  const auto binding = parse_json(two.out, "doctor")["binding"];
+  EXPECT_EQ(binding["local_ranks"], 2);
+  if (std::thread::hardware_concurrency() > 1) {
+    ASSERT_EQ(binding["cores"].size(), 2u) << binding;
+    EXPECT_NE(binding["cores"][0], binding["cores"][1]);
+  }
+  Variables none = torchrun_variables(0);
+  none["BALEEN_BINDING"] = "none";
+  EXPECT_TRUE(parse_json(doctor(none).out, "doctor")["binding"]["cores"].empty());
+  const CommandResult wrong = run_command(baleen_arguments(train_arguments("run", {"--ranks", "2"})), {{"BALEEN_BINDING", "cores"}});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.error;
+  EXPECT_NE(wrong.error.find("BALEEN_BINDING"), std::string::npos) << wrong.error;
 }
 
 // `srun --pty bash` makes a step of one task, and a shell in it is no rank.

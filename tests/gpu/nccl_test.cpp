@@ -30,7 +30,7 @@ class Nccl : public ::testing::TestWithParam<int> {
     Communicator& comm;
     World& world;
   };
-  static void run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = patience) {
+  static void run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = patience, bool messages = false) {
     const int size = GetParam();
     auto worlds = create_thread_worlds(size, timeout);
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
@@ -44,7 +44,7 @@ class Nccl : public ::testing::TestWithParam<int> {
             const auto stream = device->create_stream();
             std::vector<int> all;
             for (int other = 0; other < size; ++other) all.push_back(other);
-            const auto comm = for_gpu_buffers(world.create_communicator(all, "dp"), *device, "nccl", timeout);
+            const auto comm = for_gpu_buffers(world.create_communicator(all, "dp"), *device, {"nccl", timeout, messages});
             body({*device, *stream, *comm, world});
           } catch (const std::exception& error) {
             failures[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -117,19 +117,41 @@ TEST_P(Nccl, EveryCollectiveIsRightAndOrderedByEvents) {
 
 TEST_P(Nccl, BothSendFirst) {
   if (GetParam() == 1) GTEST_SKIP() << "a rank alone has nobody to send to";
+  run(
+      [](Rank rank) {
+        const std::size_t count = 4'000'000;  // more than any buffer of the library
+        const int n = rank.comm.size(), me = rank.comm.rank();
+        Buffer out = rank.device.allocate("out", count * sizeof(float)), in = rank.device.allocate("in", count * sizeof(float));
+        std::vector<float> own(count, static_cast<float>(me));
+        rank.stream.copy(out.data(), own.data(), out.bytes());
+        const std::uint64_t waits = host_waits(rank.device);
+        const Event ready = rank.stream.record();
+        rank.stream.wait(rank.comm.send(out.data(), count, DType::f32, (me + 1) % n, ready));
+        rank.stream.wait(rank.comm.recv(in.data(), count, DType::f32, (me + n - 1) % n));
+        EXPECT_EQ(host_waits(rank.device), waits);
+        ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>((me + n - 1) % n)));
+        // A collective behind messages.
+        rank.stream.wait(rank.comm.all_reduce(in.data(), in.data(), count, DType::f32, ReduceOp::sum));
+        ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>(n * (n - 1) / 2)));
+      },
+      patience, true);
+}
+
+TEST_P(Nccl, ALinkCarriesMessagesOneWayWithoutBeingConnectedBefore) {
+  if (GetParam() == 1) GTEST_SKIP() << "a rank alone has nobody to send to";
   run([](Rank rank) {
-    const std::size_t count = 4'000'000;  // more than any buffer of the library
+    const std::size_t count = 1'000'000;
     const int n = rank.comm.size(), me = rank.comm.rank();
-    Buffer out = rank.device.allocate("out", count * sizeof(float)), in = rank.device.allocate("in", count * sizeof(float));
-    std::vector<float> own(count, static_cast<float>(me));
-    rank.stream.copy(out.data(), own.data(), out.bytes());
-    const Event ready = rank.stream.record();
-    rank.stream.wait(rank.comm.send(out.data(), count, DType::f32, (me + 1) % n, ready));
-    rank.stream.wait(rank.comm.recv(in.data(), count, DType::f32, (me + n - 1) % n));
-    ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>((me + n - 1) % n)));
-    // A collective behind messages.
-    rank.stream.wait(rank.comm.all_reduce(in.data(), in.data(), count, DType::f32, ReduceOp::sum));
-    ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>(n * (n - 1) / 2)));
+    Buffer data = rank.device.allocate("data", count * sizeof(float));
+    std::vector<float> own(count, static_cast<float>(me + 1));
+    rank.stream.copy(data.data(), own.data(), data.bytes());
+    for (int message = 0; message < 3; ++message) {  // from the first to the last, each adding nothing
+      Event at = rank.stream.record();
+      if (me > 0) at = rank.comm.recv(data.data(), count, DType::f32, me - 1, at);
+      if (me + 1 < n) at = rank.comm.send(data.data(), count, DType::f32, me + 1, at);
+      rank.stream.wait(at);
+    }
+    ASSERT_EQ(read<float>(rank, data), std::vector<float>(count, 1.0f));
   });
 }
 
@@ -170,12 +192,19 @@ TEST_P(Nccl, ARankThatDoesNotComeEndsTheWaitWithinTheDeadline) {
           EXPECT_NE(rank.comm.failure().find("all_reduce of 1024 fp32 (sum)"), std::string::npos) << rank.comm.failure();
           return;
         }
-        rank.comm.all_reduce(data.data(), data.data(), 1024, DType::f32, ReduceOp::sum).wait();  // ends when the library is aborted
+        const auto sum = [&] { rank.comm.all_reduce(data.data(), data.data(), 1024, DType::f32, ReduceOp::sum).wait(); };
+        // The first one ends when the library is aborted: with the reason where it was still being connected, else as if done.
         try {
-          rank.comm.all_reduce(data.data(), data.data(), 1024, DType::f32, ReduceOp::sum).wait();
+          sum();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ExitCode::rank_failed);
+        }
+        try {
+          sum();
           ADD_FAILURE() << "did not fail";
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ExitCode::rank_failed);
+          EXPECT_NE(std::string(error.what()).find("all_reduce of 1024 fp32 (sum)"), std::string::npos) << error.what();
         }
       },
       std::chrono::milliseconds(2000));
@@ -190,14 +219,14 @@ TEST(NcclRefusals, TwoRanksOnOneGpu) {
     threads.emplace_back([&world] {
       const auto device = create_gpu_device(0);
       try {
-        for_gpu_buffers(world->create_communicator({0, 1}, "dp"), *device, "nccl", patience);
+        for_gpu_buffers(world->create_communicator({0, 1}, "dp"), *device, {"nccl", patience});
         ADD_FAILURE() << "accepted";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::bad_config);
         EXPECT_NE(std::string(error.what()).find("share a GPU"), std::string::npos) << error.what();
       }
       // Left to itself, the same pair goes through the host.
-      const auto staged = for_gpu_buffers(world->create_communicator({0, 1}, "dp"), *device, "auto", patience);
+      const auto staged = for_gpu_buffers(world->create_communicator({0, 1}, "dp"), *device, {"auto", patience});
       const auto stream = device->create_stream();
       const std::vector<float> ones(100, 1.0f);
       std::vector<float> result(100);

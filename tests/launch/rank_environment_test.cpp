@@ -109,6 +109,24 @@ TEST(RankEnvironment, OpenMpi) {
   EXPECT_EQ(detect(with(with(mpi, "RANK", "0"), "WORLD_SIZE", "1")).source, RankSource::torchrun);  // the inner launcher
 }
 
+TEST(RankEnvironment, Mpich) {
+  const Variables mpich{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const RankEnvironment me = detect(mpich);
+  EXPECT_EQ(me.source, RankSource::mpich);
+  EXPECT_EQ(me.rank, 3);
+  EXPECT_EQ(me.size, 4);
+  EXPECT_EQ(me.local_rank, 1);
+  EXPECT_EQ(me.local_size, 2);
+  expect_refused(with(mpich, "PMI_RANK", "4"), "PMI_RANK");
+  expect_refused(with(mpich, "MPI_LOCALRANKID", "2"), "MPI_LOCALRANKID");
+  // Hydra's helpers are tasks of srun inside an allocation; srun itself may set PMI's variables.
+  const Variables step = with(with(mpich, "SLURM_PROCID", "0"), "SLURM_STEP_NODELIST", "node1");
+  EXPECT_EQ(detect(with(step, "SLURM_NTASKS", "2")).source, RankSource::mpich);
+  EXPECT_EQ(
+      detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NODELIST", "n"}}).source,
+      RankSource::slurm);
+}
+
 TEST(RankEnvironment, Slurm) {
   const Variables slurm{{"SLURM_PROCID", "4"},
                         {"SLURM_NTASKS", "5"},

@@ -92,6 +92,8 @@ bool Channel::advance_one(Active& active) {
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - active.begin);
   busy_.fetch_add(static_cast<std::uint64_t>(spent.count()), std::memory_order_relaxed);
   sent_.fetch_add(bytes_on_the_wire(operation, link_.rank, link_.size), std::memory_order_relaxed);
+  if (CommObserver* observer = observer_)
+    observer->on_operation(name_, operation_name(operation.kind), operation.bytes(), active.begin, Clock::now());
   return true;
 }
 

@@ -1,6 +1,7 @@
 // A communicator's queue as the thread that runs MPI sees it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -46,6 +47,8 @@ class Channel {
   std::size_t pending() const;
 
   std::string failure() const;
+  // Before the first operation; hears of operations from MPI's thread.
+  void observe(CommObserver* observer) { observer_ = observer; }
 
   // The rest is for MPI's thread alone. Starts and finishes what can be; the failure that ended an operation, if one did.
   std::optional<Error> advance();
@@ -82,6 +85,7 @@ class Channel {
   std::deque<Active> active_;     // in the order of the queue
   std::deque<Active> abandoned_;  // started, failed: MPI may still touch their memory
   std::uint64_t begun_ = 0;
+  std::atomic<CommObserver*> observer_{nullptr};
   std::optional<Error> failure_;  // written by MPI's thread, with the lock
 };
 

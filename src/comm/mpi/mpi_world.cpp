@@ -24,6 +24,7 @@ class MpiCommunicator final : public QueuedCommunicator {
 
   void abort(const std::string& reason) override { engine_->abort(channel_->id(), reason); }
   std::string failure() const override { return channel_->failure(); }
+  void observe(CommObserver* observer) override { channel_->observe(observer); }
 
  private:
   Event enqueue(std::shared_ptr<Operation> operation) override {

@@ -55,14 +55,13 @@ std::string nccl_version(std::string& why) {
   return fmt::format("{}.{}.{} ({})", v / unit, v % unit / 100, v % 100, library->path);
 }
 
-std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const std::string& backend,
-                                              std::chrono::milliseconds timeout) {
-  const bool asked = backend == "nccl";
-  if (asked || (backend == "auto" && host->size() > 1)) {
+std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host, Device& device, const GpuCommunicatorOptions& options) {
+  const bool asked = options.backend == "nccl";
+  if (asked || (options.backend == "auto" && host->size() > 1)) {
     std::string why;
     const nccl::Library* library = nccl::find_library(why);
     const std::string reason = obstacle(*host, device, library, why);
-    if (reason.empty()) return std::make_unique<nccl::NcclCommunicator>(*library, std::move(host), device, timeout);
+    if (reason.empty()) return std::make_unique<nccl::NcclCommunicator>(*library, std::move(host), device, options);
     if (asked)
       throw Error(ExitCode::bad_config, "NCCL cannot be used: " + reason, "[comm] backend = \"nccl\"",
                   "one GPU a rank and libnccl.so.2 on every host (`baleen doctor` says what is here), or backend = \"auto\"");

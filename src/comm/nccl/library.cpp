@@ -33,8 +33,7 @@ bool bind_all(void* handle, Library& to, std::string& missing) {
          bind(handle, "ncclRecv", to.recv, missing) && bind(handle, "ncclGroupStart", to.group_start, missing) &&
          bind(handle, "ncclGroupEnd", to.group_end, missing) &&
 #if BALEEN_NCCL_NONBLOCKING
-         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) &&
-         bind(handle, "ncclCommFinalize", to.finalize, missing);
+         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) && bind(handle, "ncclCommFinalize", to.finalize, missing);
 #else
          bind(handle, "ncclCommInitRank", to.init_rank, missing);
 #endif

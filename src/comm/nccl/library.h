@@ -8,11 +8,19 @@
 
 namespace baleen::nccl {
 
-// Communicators that never block the host: NCCL 2.18, RCCL 6. (Splitting one from another was refused as an invalid argument by NCCL 2.28.3: each is opened by itself.)
+// Communicators that never block the host: NCCL 2.18, RCCL 6. Each is opened by itself: a split takes as long and as much memory
+// (docs/decisions/009-nccl-messages.md).
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
 #define BALEEN_NCCL_NONBLOCKING 1
 #else
 #define BALEEN_NCCL_NONBLOCKING 0
+#endif
+
+// What a call answers that goes on behind the caller. A library without such communicators has no name for it and never gives it.
+#if BALEEN_NCCL_NONBLOCKING
+inline constexpr ncclResult_t in_progress = ncclInProgress;
+#else
+inline constexpr auto in_progress = static_cast<ncclResult_t>(7);
 #endif
 
 struct Library {

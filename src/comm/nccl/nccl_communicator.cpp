@@ -28,18 +28,20 @@ bool recording(Stream& stream) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, milliseconds timeout)
+NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device,
+                                   const GpuCommunicatorOptions& options)
     : Communicator(host->rank(), host->size(), host->name()),
       library_(library),
       host_(std::move(host)),
       device_(device),
-      timeout_(timeout) {
+      timeout_(options.timeout) {
   main_.stream = device.create_stream();
   native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
   open(main_.comm);
-  if (size() > 1) {
+  if (options.messages && size() > 1) {
     down_.stream = device.create_stream();
     open(down_.comm);
+    for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
   }
   sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
   sigfillset(&all);
@@ -92,17 +94,36 @@ void NcclCommunicator::open(ncclComm_t& comm) {
   settle(comm, status, "ncclCommInitRank");
 }
 
+// A byte along each link of the ring that the lane carries: the library connects ranks on their first message.
+void NcclCommunicator::connect_neighbours(Lane& lane) {
+  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
+  const Buffer bytes = device_.allocate("first messages", 2);
+  auto* place = bytes.as<std::byte>();
+  const gpuStream_t stream = native_stream(*lane.stream);
+  ncclResult_t status = library_.group_start();
+  const auto touch = [&](int peer) {
+    if (status != ncclSuccess && status != in_progress) return;
+    status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
+                                              : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
+  };
+  touch(next);
+  if (previous != next) touch(previous);
+  const ncclResult_t ended = library_.group_end();
+  settle(lane.comm, status == ncclSuccess || status == in_progress ? ended : status, "connecting neighbours");
+  lane.stream->synchronize();
+}
+
 // Calls of a communicator that does not block may go on behind the call; what follows on the stream must come after them.
-void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const char* call) {
+void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const std::string& what) {
   const auto deadline = Clock::now() + timeout_;
-  while (status == ncclInProgress) {
+  while (status == in_progress) {
     const ncclResult_t asked = library_.async_error(comm, &status);
     if (asked != ncclSuccess) status = asked;
-    if (status != ncclInProgress) break;
+    if (status != in_progress) break;
     const std::string aborted = host_->failure();
     if (!aborted.empty() || Clock::now() > deadline) {
       fail(!aborted.empty() ? aborted
-                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), call, rank(),
+                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), what, rank(),
                                           static_cast<double>(timeout_.count()) / 1000));
       check_failed();
     }
@@ -110,7 +131,7 @@ void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const char* 
   }
   if (status == ncclSuccess) return;
   fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
-  throw Error(ExitCode::rank_failed, failed_, call, remedy);
+  throw Error(ExitCode::rank_failed, failed_, what, remedy);
 }
 
 void NcclCommunicator::check_failed() const {
@@ -148,7 +169,7 @@ bool NcclCommunicator::look() {
       if (lane->comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = library_.async_error(lane->comm, &state);
-      if (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+      if (asked != ncclSuccess || (state != ncclSuccess && state != in_progress))
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
     for (Watched& watched : watched_) {
@@ -166,8 +187,7 @@ bool NcclCommunicator::look() {
 }
 
 template <class Call>
-Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name,
-                            const Call& call) {
+Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& call) {
   const std::lock_guard lock(mutex_);
   check_failed();
   lane.stream->wait(after);
@@ -181,7 +201,7 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   const bool in_graph = recording(*lane.stream);
   Event begun = in_graph ? Event() : lane.stream->record();
   if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier))
-    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), name);
+    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), describe(tag));
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();
   if (!in_graph) watched_.push_back({std::move(begun), done, tag});
@@ -191,45 +211,44 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
 Event NcclCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_reduce(send, recv, count, dtype, op, std::move(after));
   const std::size_t bytes = 2 * count * dtype_bytes(dtype) / static_cast<std::size_t>(size()) * others();
-  return run(
-      main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, "ncclAllReduce",
-      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream); });
+  return run(main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
+    return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream);
+  });
 }
 
 Event NcclCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->reduce_scatter(send, recv, recv_count, dtype, op, std::move(after));
   const std::size_t bytes = recv_count * dtype_bytes(dtype) * others();
-  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, "ncclReduceScatter",
-             [&](ncclComm_t comm, gpuStream_t stream) {
-               return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
-             });
+  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
+    return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
+  });
 }
 
 Event NcclCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_gather(send, recv, send_count, dtype, std::move(after));
   const std::size_t bytes = send_count * dtype_bytes(dtype) * others();
-  return run(
-      main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, "ncclAllGather",
-      [&](ncclComm_t comm, gpuStream_t stream) { return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream); });
+  return run(main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
+    return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream);
+  });
 }
 
 Event NcclCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
   if (!is_gpu_memory(buffer)) return host_->broadcast(buffer, count, dtype, root, std::move(after));
   const std::size_t bytes = (rank() + 1) % size() == root ? 0 : count * dtype_bytes(dtype);
   return run(
-      main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes, "ncclBroadcast",
+      main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes,
       [&](ncclComm_t comm, gpuStream_t stream) { return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream); });
 }
 
 Event NcclCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   if (!is_gpu_memory(buffer)) return host_->send(buffer, count, dtype, peer, std::move(after));
-  return run(lane_to(peer > rank()), tag_of(OperationKind::send, count, dtype), after, count * dtype_bytes(dtype), "ncclSend",
+  return run(lane_to(peer > rank()), tag_of(OperationKind::send, count, dtype), after, count * dtype_bytes(dtype),
              [&](ncclComm_t comm, gpuStream_t stream) { return library_.send(buffer, count, type_of(dtype), peer, comm, stream); });
 }
 
 Event NcclCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   if (!is_gpu_memory(buffer)) return host_->recv(buffer, count, dtype, peer, std::move(after));
-  return run(lane_to(peer < rank()), tag_of(OperationKind::send, count, dtype), after, 0, "ncclRecv",
+  return run(lane_to(peer < rank()), tag_of(OperationKind::send, count, dtype), after, 0,
              [&](ncclComm_t comm, gpuStream_t stream) { return library_.recv(buffer, count, type_of(dtype), peer, comm, stream); });
 }
 
@@ -248,7 +267,7 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
     main_.stream->synchronize();
     exchanged_ = device_.allocate("all-to-all in place", all);
   }
-  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(), "ncclSend and ncclRecv",
+  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(),
              [&](ncclComm_t comm, gpuStream_t stream) {
                const auto* from = static_cast<const std::byte*>(send);
                if (send == recv) {
@@ -259,9 +278,9 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
                for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
                  const std::size_t place = static_cast<std::size_t>(peer) * block;
                  status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclSuccess || status == ncclInProgress)
+                 if (status == ncclSuccess || status == in_progress)
                    status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclInProgress) status = ncclSuccess;
+                 if (status == in_progress) status = ncclSuccess;
                }
                const ncclResult_t ended = library_.group_end();
                return status != ncclSuccess ? status : ended;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "comm/communicator.h"
+#include "comm/gpu_communicator.h"
 #include "comm/nccl/library.h"
 #include "comm/operation.h"
 #include "device/device.h"
@@ -21,15 +22,18 @@ namespace baleen::nccl {
 
 // Each operation is put on the communicator's own stream behind `after`; inside a graph that is being recorded it becomes part of it.
 //
-// Messages to a higher rank and messages to a lower rank have a communicator and stream each, so that two ranks, or a ring of them, may
-// send first and receive then. Longer cycles of messages must not wait for each other: NCCL's send ends when its receive has begun.
+// The library's send ends when its receive has begun, and what stands behind it on the stream waits. Where neighbours send each other
+// messages, those to a higher rank and those to a lower one therefore have a communicator and stream each, so that two ranks, or a ring of
+// them, may send first and receive then. (Longer cycles of messages must not wait for each other.) The library also connects two ranks
+// on their first message, for which the host waits until both have come to it: neighbours are connected at the start
+// (docs/decisions/009-nccl-messages.md).
 //
 // A thread watches what is under way: when an operation takes longer than the timeout after it could begin, when the library reports an
 // error, or when the host's communicator was aborted, all operations end, and later ones fail with the reason.
 class NcclCommunicator final : public Communicator {
  public:
   // Collective over the members of `host`, which carries the library's id and all buffers in host memory.
-  NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, std::chrono::milliseconds timeout);
+  NcclCommunicator(const Library& library, std::unique_ptr<Communicator> host, Device& device, const GpuCommunicatorOptions& options);
   ~NcclCommunicator() override;
 
   void abort(const std::string& reason) override;
@@ -58,14 +62,16 @@ class NcclCommunicator final : public Communicator {
   };
 
   void open(ncclComm_t& comm);
-  void settle(ncclComm_t comm, ncclResult_t status, const char* call);
+  void connect_neighbours(Lane& lane);
+  // Waits until `what` is behind the library; throws Error, with everything aborted, when it fails or its deadline passes.
+  void settle(ncclComm_t comm, ncclResult_t status, const std::string& what);
   void check_failed() const;
   void fail(const std::string& reason);  // with mutex_ held
   void watch();
   bool look();
   template <class Call>
-  Event run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const char* name, const Call& call);
-  Lane& lane_to(bool up) { return up ? main_ : down_; }
+  Event run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& call);
+  Lane& lane_to(bool up) { return up || down_.stream == nullptr ? main_ : down_; }
   std::size_t others() const { return static_cast<std::size_t>(size() - 1); }
 
   const Library& library_;

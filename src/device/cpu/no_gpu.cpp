@@ -7,7 +7,7 @@
 namespace baleen {
 
 GpuList list_gpus() {
-  return {{}, "this build has no GPU support"};
+  return {{}, {}, "this build has no GPU support"};
 }
 
 bool gpu_available() {

@@ -1,7 +1,9 @@
 // A GPU as a device: memory from the runtime's allocator, streams that run asynchronously, graphs.
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <limits>
 #include <thread>
 
@@ -210,16 +212,6 @@ class RecordedGraph final : public Graph {
   gpuGraphExec_t executable_ = nullptr;
 };
 
-constexpr int kernels_major = 9, kernels_minor = 0;  // the compute capability that CMakeLists.txt compiles for
-
-bool has_kernels(const gpuDeviceProp& properties) {
-  return properties.major == kernels_major && properties.minor == kernels_minor;
-}
-
-std::string capability(const gpuDeviceProp& properties) {
-  return std::to_string(properties.major) + "." + std::to_string(properties.minor);
-}
-
 }  // namespace
 
 gpuStream_t native_stream(Stream& stream) {
@@ -246,11 +238,14 @@ GpuList list_gpus() {
   for (int index = 0; index < count; ++index) {
     gpuDeviceProp properties{};
     if (gpuGetDeviceProperties(&properties, index) != gpuSuccess) continue;
-    if (has_kernels(properties))
+    if (gpu_runs_kernels(properties)) {
+      std::array<char, 32> address{};
+      std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
       list.names.emplace_back(properties.name);
-    else
-      list.why_none =
-          std::string("this build has no kernels for ") + properties.name + " (compute capability " + capability(properties) + ")";
+      list.addresses.emplace_back(address.data());
+    } else {
+      list.why_none = std::string("this build has no kernels for ") + properties.name + " (" + gpu_instruction_set(properties) + ")";
+    }
   }
   if (!list.names.empty()) list.why_none.clear();
   return list;
@@ -277,7 +272,7 @@ std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) 
   if (index < 0 || index >= count) refuse("this machine has " + std::to_string(count));
   gpuDeviceProp properties{};
   gpu_check(gpuGetDeviceProperties(&properties, index), "asking for a GPU's properties");
-  if (!has_kernels(properties)) refuse("this build has no kernels for compute capability " + capability(properties));
+  if (!gpu_runs_kernels(properties)) refuse("this build has no kernels for " + gpu_instruction_set(properties));
   return std::make_unique<GpuDevice>(index, options, properties.name);
 }
 

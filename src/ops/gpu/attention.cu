@@ -32,7 +32,7 @@ __device__ void add_tile(Sums<G>& sums, const float* queries, const float* keys,
     sums.total[r] = sums.total[r] * factor + warp_reduce<Sum>(p);
     for (int g = 0; g < G; ++g) sums.out[r][g] *= factor;
     for (int key = begin; key < end; ++key) {
-      const float share = __shfl_sync(full_warp, p, key);
+      const float share = gpu_shuffle(p, key);
       for (int g = 0; g < G; ++g)
         if (lane + g * warp_size < head_dim) sums.out[r][g] += share * values[key * row_stride + lane + g * warp_size];
     }

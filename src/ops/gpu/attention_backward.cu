@@ -44,9 +44,9 @@ __device__ void add_queries(float (&d_keys)[rows_of_warp][G], float (&d_values)[
       p = expf(scale * dot(keys + r * row_stride, queries + lane * row_stride, head_dim) - lse);
       d_score = p * (dot(values + r * row_stride, d_outs + lane * row_stride, head_dim) - delta);
     }
-    for (unsigned left = __ballot_sync(full_warp, seen); left != 0; left &= left - 1) {
+    for (unsigned left = gpu_ballot(seen); left != 0; left &= left - 1) {
       const int query = __ffs(static_cast<int>(left)) - 1;
-      const float share = __shfl_sync(full_warp, p, query), slope = __shfl_sync(full_warp, d_score, query);
+      const float share = gpu_shuffle(p, query), slope = gpu_shuffle(d_score, query);
       for (int g = 0; g < G; ++g)
         if (const int i = lane + g * warp_size; i < head_dim) {
           d_values[r][g] += share * d_outs[query * row_stride + i];
@@ -137,9 +137,9 @@ __global__ void __launch_bounds__(attention_threads) query_tile_gradients(Attent
         const float p = expf(shape.scale * dot(queries + (own + r) * row_stride, keys + lane * row_stride, head_dim) - lse[r]);
         d_score = p * (dot(d_outs + (own + r) * row_stride, values + lane * row_stride, head_dim) - delta[r]);
       }
-      for (unsigned left = __ballot_sync(full_warp, seen); left != 0; left &= left - 1) {
+      for (unsigned left = gpu_ballot(seen); left != 0; left &= left - 1) {
         const int key = __ffs(static_cast<int>(left)) - 1;
-        const float slope = __shfl_sync(full_warp, d_score, key);
+        const float slope = gpu_shuffle(d_score, key);
         for (int g = 0; g < G; ++g)
           if (lane + g * warp_size < head_dim) d_queries[r][g] += slope * keys[key * row_stride + lane + g * warp_size];
       }

@@ -20,7 +20,7 @@ __global__ void merge_heads(AttentionMergeShape shape, float* out, float* lse, c
   float* const to = out + (b * shape.length + shape.first + row) * shape.out_stride + head * shape.head_dim;
   const T* const from = part + (token * shape.heads + head) * shape.head_dim;
   for (std::int64_t i = threadIdx.x % warp_size; i < shape.head_dim; i += warp_size) to[i] = fmaf(take, as_float(from[i]), keep * to[i]);
-  __syncwarp();  // every lane has read the sum
+  gpu_sync_warp();  // every lane has read the sum
   if (threadIdx.x % warp_size == 0) *sum = together;
 }
 

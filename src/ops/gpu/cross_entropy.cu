@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/gpu/kernel.cuh"
-#include "ops/gpu/loss_sum.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
@@ -46,16 +45,16 @@ __device__ void add_pack(SoftmaxSum& seen, const Pack<T, W>& values) {
 // Over the block, in every thread.
 template <class T, int Threads>
 __device__ SoftmaxSum block_sum(SoftmaxSum seen) {
-  __shared__ SoftmaxSum partial[Threads / warp_size];
+  __shared__ float greatest[Threads / warp_size], sum[Threads / warp_size];
   const auto across_warp = [&] {
     for (int distance = warp_size / 2; distance > 0; distance /= 2)
-      seen = combined<T>(seen, {__shfl_xor_sync(full_warp, seen.greatest, distance), __shfl_xor_sync(full_warp, seen.sum, distance)});
+      seen = combined<T>(seen, {gpu_shuffle_xor(seen.greatest, distance), gpu_shuffle_xor(seen.sum, distance)});
   };
   across_warp();
-  if (threadIdx.x % warp_size == 0) partial[threadIdx.x / warp_size] = seen;
+  if (threadIdx.x % warp_size == 0) greatest[threadIdx.x / warp_size] = seen.greatest, sum[threadIdx.x / warp_size] = seen.sum;
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  seen = lane < Threads / warp_size ? partial[lane] : SoftmaxSum{};
+  seen = lane < Threads / warp_size ? SoftmaxSum{greatest[lane], sum[lane]} : SoftmaxSum{};
   across_warp();
   return seen;
 }
@@ -99,7 +98,8 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std
     mask(values, i, valid);
     add_pack(seen, values);
   }
-  const auto [greatest, sum] = block_sum<T, Threads>(seen);
+  const SoftmaxSum all = block_sum<T, Threads>(seen);
+  const float greatest = all.greatest, sum = all.sum;
   const bool known = target >= 0 && target < valid;
   if (threadIdx.x == 0)
     losses[blockIdx.x] =
@@ -122,6 +122,15 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std
   pass(row, kept, columns);
   __syncthreads();
   if (known && threadIdx.x == 0) row[target] = rounded<T>(share * power_of_two<T>(target_logit * log2_e - greatest) - scale);
+}
+
+constexpr int loss_threads = 512;
+
+__global__ void add_losses(std::int64_t rows, double* loss_sum, const float* losses) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < rows; i += loss_threads) sum += losses[i];
+  sum = block_reduce<Sum, loss_threads>(sum, 0.0);
+  if (threadIdx.x == 0) *loss_sum += sum;
 }
 
 // gradient_scale: null for the loss alone.

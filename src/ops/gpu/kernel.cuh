@@ -13,7 +13,6 @@ namespace baleen::ops::gpu {
 static_assert(__cplusplus >= 202002L, "the GPU compiler reads these files as C++20");
 
 inline constexpr int warp_size = 32;
-inline constexpr unsigned full_warp = 0xffffffffu;
 
 // W consecutive elements, moved as one access.
 template <class T, int W>
@@ -90,7 +89,7 @@ struct Greatest {
 // The combination over a warp, the same bits in every lane.
 template <class Op, class V>
 __device__ V warp_reduce(V value) {
-  for (int distance = warp_size / 2; distance > 0; distance /= 2) value = Op::combine(value, __shfl_xor_sync(full_warp, value, distance));
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) value = Op::combine(value, gpu_shuffle_xor(value, distance));
   return value;
 }
 

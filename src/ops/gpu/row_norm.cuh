@@ -26,7 +26,7 @@ inline constexpr int norm_row_warps = 4;  // rows that a block of the backward p
 
 // P packs of W elements a thread.
 template <class T, int W, int P, bool Centred>
-__global__ void __launch_bounds__(norm_threads<P, false>) norm_forward_row(NormForward<T> to) {
+__global__ void __launch_bounds__((norm_threads<P, false>)) norm_forward_row(NormForward<T> to) {
   const std::int64_t at = blockIdx.x * to.columns;
   const int first = static_cast<int>(threadIdx.x) * W, stride = static_cast<int>(blockDim.x) * W, columns = static_cast<int>(to.columns);
   Pack<T, W> values[P];
@@ -121,7 +121,7 @@ __device__ void store_block_sums(float* partial, const float (&sums)[P][W], int 
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)), without the
 // means of RMSNorm; it is added to d_residual, if there. A block walks over rows; the weight's gradient is Σ d_out · x̂, the bias's Σ d_out.
 template <class T, int W, int P, bool Centred, bool Weights, bool WarpRows>
-__global__ void __launch_bounds__(WarpRows ? norm_row_warps* warp_size : norm_threads<P, true>) norm_backward_rows(NormBackward<T> to) {
+__global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_threads<P, true>)) norm_backward_rows(NormBackward<T> to) {
   const int threads_of_row = WarpRows ? warp_size : static_cast<int>(blockDim.x), rows_of_block = WarpRows ? norm_row_warps : 1;
   const int first = static_cast<int>(threadIdx.x) % threads_of_row * W, stride = threads_of_row * W, columns = static_cast<int>(to.columns);
   float d_weight[Weights ? P : 1][W] = {}, d_bias[Weights && Centred ? P : 1][W] = {};

@@ -1,0 +1,259 @@
+#!/usr/bin/env bash
+# Several GPUs of one host: correctness, scaling, rivals, bandwidth and faults, in stages that fit into calls of ten minutes.
+#
+#   bench/compare/multi_gpu.sh STAGE…
+#
+#   suite            the collectives' tests over NCCL, one rank a GPU
+#   verify           `baleen verify --all` on all GPUs
+#   scaling:MODEL    tokens/s of ZeRO-1, 2 and 3 beside one GPU's, 524,288 tokens a step
+#   rivals:MODEL     the same step by LLMQ and by PyTorch's FSDP2
+#   hybrid:MODEL     tensor parallelism of 2 and 4 beside ZeRO-1 of as many GPUs
+#   pipeline:MODEL   two and four stages by every schedule: tokens/s and the bubble
+#   comm             `bench comm` beside nccl-tests
+#   kill             a rank killed in the middle of training: how long until all are gone, then the restart
+#   table            everything measured so far
+#
+# MODEL is a preset, such as qwen2.5-1.5b. Variables: BALEEN, TEST_GPU, PIPELINE_BUBBLE: the programs (build/release/…); NCCL_TESTS: the folder of all_reduce_perf …;
+# LLMQ: its `train`; PEERS: the folder of torch_baseline.py (stages whose variable is unset say so and go on); RESULTS: where rows
+# are kept (a new folder); GPUS: how many ranks; BACKEND: nccl, or shm to try the script where ranks share a GPU or have none; MICRO, TOKENS, STEPS,
+# SETTINGS (further --set of baleen, separated by blanks).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+build=$here/../../build/release
+BALEEN=${BALEEN:-$build/baleen} TEST_GPU=${TEST_GPU:-$build/test_gpu}
+BACKEND=${BACKEND:-nccl} TOKENS=${TOKENS:-524288} MICRO=${MICRO:-16} STEPS=${STEPS:-2} SEQ=${SEQ:-1024}
+RESULTS=${RESULTS:-$(mktemp -d)}
+GPUS=${GPUS:-$("$BALEEN" doctor --json | python3 -c 'import json, sys; print(max(1, len(json.load(sys.stdin)["gpus"])))')}
+[ $# -gt 0 ] || { sed -n '2,26p' "$0" >&2; exit 2; }
+mkdir -p "$RESULTS"
+rows=$RESULTS/rows.tsv work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# STAGE WHAT RANKS VALUE UNIT NOTE
+row() {
+  printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" >>"$rows"
+  printf '%-22s %-38s %2s ranks %14s %-12s %s\n' "$@"
+}
+settings() { for setting in ${SETTINGS:-}; do printf ' --set %s' "$setting"; done; }
+config() { # MODEL
+  cat >"$work/config.toml" <<TOML
+[model]
+preset = "$1"
+[training]
+sequence_length = $SEQ
+micro_batch_size = $MICRO
+global_batch_size = $((TOKENS / SEQ))
+dtype = "bf16"
+[comm]
+backend = "$BACKEND"
+TOML
+}
+field() { python3 -c '
+import json, sys
+r = json.load(open(sys.argv[1]))
+r["exposed_percent"] = 100 * r["comm_exposed_ms"] / (sorted(r["step_ms"])[len(r["step_ms"]) // 2])
+print(f"{r[sys.argv[2]]:.5g}" if sys.argv[2] != "tokens_per_s" else round(r[sys.argv[2]]))' "$work/$1.json" "$2"; }
+# NAME RANKS STAGE --set…: one training benchmark, a row; its JSON stays in $work/NAME.json.
+train() {
+  local name=$1 ranks=$2 stage=$3
+  shift 3
+  # shellcheck disable=SC2046
+  if ! "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$work/$name.json" 2>"$work/$name.log"; then
+    row "$stage" "$name" "$ranks" "failed" "-" "$(grep -m1 -v '^$' "$work/$name.log" | cut -c1-150)"
+    return 0
+  fi
+  cp "$work/$name.json" "$RESULTS/${stage//:/-}-$name.json"
+  row "$stage" "$name" "$ranks" "$(field "$name" tokens_per_s)" tokens/s "exposed $(field "$name" exposed_percent) % of a step${alone:+, $(ratio "$(field "$name" tokens_per_s)" "$ranks") of $alone_name each}"
+}
+ratio() { awk -v v="$1" -v n="$2" -v a="$alone" 'BEGIN { printf "%.3f", v / n / a }'; }
+alone="" alone_name=""
+
+suite() {
+  if "$TEST_GPU" --gtest_filter='*Nccl*' --gtest_brief=1 >"$RESULTS/suite.log" 2>&1; then
+    row suite "collectives over NCCL" "$GPUS" passed "-" "$(grep -oE '[0-9]+ tests? ran|\[  PASSED  \] [0-9]+' "$RESULTS/suite.log" | tail -n 1)"
+  else
+    row suite "collectives over NCCL" "$GPUS" FAILED "-" "$(grep -m3 -E 'FAILED|Failure' "$RESULTS/suite.log" | tr '\n' ' ')"
+  fi
+}
+
+verify() {
+  cat >"$work/verify.toml" <<TOML
+[model]
+hidden_size = 256
+intermediate_size = 512
+num_hidden_layers = 8
+num_attention_heads = 8
+num_key_value_heads = 4
+vocab_size = 1000
+[training]
+sequence_length = 128
+micro_batch_size = 1
+dtype = "fp32"
+[comm]
+backend = "$BACKEND"
+TOML
+  "$BALEEN" verify "$work/verify.toml" --all --ranks "$GPUS" --json >"$RESULTS/verify.json" 2>"$RESULTS/verify.log" || true
+  local words
+  words=$(python3 -c '
+import json, sys
+r = json.load(open(sys.argv[1]))
+bad = [l["layout"] for l in r["layouts"] if not l["ok"]]
+print(f"""{len(r["layouts"])} layouts, {len(bad)} outside{": " + " ".join(bad) if bad else ""}, worst parameter {max(l["worst_error"] for l in r["layouts"]):.2e}, {len(r["refused"])} refused""")' \
+    "$RESULTS/verify.json" 2>/dev/null) || words="no result: $(tail -n 1 "$RESULTS/verify.log")"
+  row verify "verify --all, fp32" "$GPUS" "$(grep -q ', 0 outside' <<<"$words" && echo passed || echo FAILED)" "-" "$words"
+}
+
+scaling() {
+  config "$1"
+  alone="" alone_name=""
+  train alone 1 "scaling:$1"
+  alone=$(field alone tokens_per_s 2>/dev/null || true) alone_name="one GPU"
+  for zero in 1 2 3; do train "zero=$zero" "$GPUS" "scaling:$1" --set parallelism.zero=$zero; done
+}
+
+rivals() {
+  config "$1"
+  local accum=$((TOKENS / SEQ / MICRO / GPUS))
+  alone="" alone_name=""
+  if [ -n "${LLMQ:-}" ]; then
+    local name
+    name=$(sed 's/qwen/Qwen/; s/b$/B/' <<<"$1")
+    python3 - "$work/tokens.bin" <<'PYTHON'
+import array, random, struct, sys
+random.seed(1)
+tokens = array.array("i", (random.randrange(151936) for _ in range(1 << 21)))
+with open(sys.argv[1], "wb") as out:
+    header = bytearray(1024)
+    header[0:8] = b"BIN.TOK\n"
+    struct.pack_into("<6i", header, 8, 2, 4, len(tokens), 151936, 0, 0)
+    out.write(header + tokens.tobytes())
+PYTHON
+    for zero in 1 2; do
+      (cd "$work" && timeout 150 "$LLMQ" --from-scratch "--model=$name" --train-file=tokens.bin --eval-file=tokens.bin --model-dtype=bf16 --matmul-dtype=bf16 --opt-m-dtype=bf16 \
+        --opt-v-dtype=bf16 "--gpus=$GPUS" --use-cuda-graphs "--batch-size=$MICRO" "--seq-length=$SEQ" "--grad-accumulation=$accum" "--zero-level=$zero" --lmhead-chunks=4 "--steps=$((STEPS + 1))" \
+        --ckpt-interval=10000 --eval-every-n-steps=10000 --log-gpu-util=0 >"$RESULTS/llmq-$zero.log" 2>&1) || true
+      local speed
+      speed=$(grep -oE 'time: *[0-9]+ ms' "$RESULTS/llmq-$zero.log" | grep -oE '[0-9]+' | tail -n +2 | sort -n | awk -v t="$TOKENS" '{ v[NR] = $1 } END { if (NR) printf "%.0f", 1000 * t / v[int((NR + 1) / 2)] }')
+      row "rivals:$1" "LLMQ zero-level=$zero, bf16 states" "$GPUS" "${speed:-failed}" tokens/s "$([ -n "$speed" ] || tail -n 1 "$RESULTS/llmq-$zero.log" | cut -c1-150)"
+    done
+  else
+    echo "rivals: LLMQ is unset"
+  fi
+  if [ -n "${PEERS:-}" ]; then
+    for zero in 2 3; do
+      timeout 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$GPUS" "$here/fsdp2.py" --peers "$PEERS" --model "$1" --seq "$SEQ" --micro "$MICRO" --accum "$accum" --zero $zero --steps "$STEPS" \
+        >"$RESULTS/fsdp2-$zero.json" 2>"$RESULTS/fsdp2-$zero.log" || true
+      row "rivals:$1" "FSDP2 + torch.compile, as ZeRO-$zero" "$GPUS" "$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])["tokens_per_s"])' "$RESULTS/fsdp2-$zero.json" 2>/dev/null || echo failed)" tokens/s "$(tail -n 1 "$RESULTS/fsdp2-$zero.json" | cut -c1-200)"
+    done
+  else
+    echo "rivals: PEERS is unset"
+  fi
+}
+
+hybrid() {
+  config "$1"
+  alone="" alone_name=""
+  train "zero=1" "$GPUS" "hybrid:$1" --set parallelism.zero=1
+  alone=$(awk -v v="$(field zero=1 tokens_per_s 2>/dev/null || echo 0)" -v n="$GPUS" 'BEGIN { print v / n }') alone_name="ZeRO-1"
+  for tensor in 2 4; do
+    [ "$tensor" -le "$GPUS" ] || continue
+    train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor=$tensor --set parallelism.zero=1
+  done
+}
+
+pipeline() {
+  config "$1"
+  alone="" alone_name=""
+  local stages schedule
+  for stages in 2 4; do
+    [ "$stages" -le "$GPUS" ] || continue
+    for schedule in 1f1b interleaved zero-bubble; do
+      local more=()
+      [ $schedule != interleaved ] || more=(--set parallelism.virtual_stages=2)
+      train "pp=$stages,$schedule" "$stages" "pipeline:$1" --set parallelism.pipeline=$stages --set parallelism.schedule=$schedule "${more[@]}"
+    done
+  done
+}
+
+comm() {
+  local op sizes=${SIZES:-1M:1G}
+  for op in all_reduce all_gather reduce_scatter send_recv; do
+    "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
+    local tests=${NCCL_TESTS:-}/$(sed 's/send_recv/sendrecv/' <<<$op)_perf
+    if [ -x "$tests" ]; then "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
+    python3 - "$RESULTS/comm-$op.json" "$RESULTS/nccl-tests-$op.txt" >"$work/comm.txt" <<'PYTHON'
+import json, os, sys
+ours = {r["bytes"]: r["busbw_gbs"] for r in json.load(open(sys.argv[1]))["rows"]}
+theirs = {}
+if os.path.exists(sys.argv[2]):
+    for line in open(sys.argv[2]):
+        words = line.split()
+        if len(words) > 7 and words[0].isdigit():
+            theirs[int(words[0])] = float(words[7])
+for size, speed in ours.items():
+    print(f"{size >> 20}M\t{speed:.2f}\t" + (f"nccl-tests {theirs[size]:.2f}, ratio {speed / theirs[size]:.3f}" if size in theirs else ""))
+PYTHON
+    while IFS=$'\t' read -r size speed note; do row comm "$op $size" "$GPUS" "$speed" "GB/s (bus)" "$note"; done <"$work/comm.txt"
+  done
+}
+
+kill_a_rank() {
+  for ((i = 0; i < 4000; ++i)); do echo "Line $((i * 7919 % 1000)) of a text that is easy to learn."; done >"$work/corpus.txt"
+  "$BALEEN" tokenize --tokenizer bytes "$work/corpus.txt" --out "$work/corpus.bin" >/dev/null 2>&1
+  cat >"$work/kill.toml" <<TOML
+[model]
+hidden_size = 1024
+intermediate_size = 4096
+num_hidden_layers = 12
+num_attention_heads = 8
+[data]
+train = "corpus.bin"
+[training]
+steps = ${KILL_STEPS:-400}
+sequence_length = 256
+micro_batch_size = 8
+dtype = "bf16"
+[parallelism]
+zero = 3
+[comm]
+backend = "$BACKEND"
+[checkpoint]
+every = 20
+[fault]
+max_restarts = 0
+TOML
+  local run=$work/killed code=0 begin pid victim
+  # shellcheck disable=SC2046
+  "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) >"$RESULTS/killed.log" 2>&1 &
+  pid=$!
+  for ((wait = 0; wait < 1200; ++wait)); do
+    if ls -d "$run"/checkpoints/step_*[0-9] >/dev/null 2>&1; then break; fi
+    sleep 0.1
+  done
+  victim=$(pgrep -P "$pid" | tail -n 1)
+  begin=$(date +%s.%N)
+  kill -KILL "$victim"
+  wait "$pid" || code=$?
+  local gone
+  gone=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
+  row kill "SIGKILL of a rank: all gone after" "$GPUS" "$gone" s "exit $code; $(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | grep -c . || true) processes on the GPUs"
+  local last
+  last=$(ls -d "$run"/checkpoints/step_*[0-9] | tail -n 1)
+  code=0
+  # shellcheck disable=SC2046
+  "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) --set training.steps="$((10#${last##*_} + 20))" >"$RESULTS/restarted.log" 2>&1 || code=$?
+  row kill "started again from $(basename "$last")" "$GPUS" "exit $code" "-" "$(tail -n 1 "$run/metrics.jsonl" | cut -c1-100)"
+}
+
+for stage in "$@"; do
+  case $stage in
+    suite | verify | comm) $stage ;;
+    kill) kill_a_rank ;;
+    scaling:* | rivals:* | hybrid:* | pipeline:*) "${stage%%:*}" "${stage#*:}" ;;
+    table) [ -f "$rows" ] && column -t -s $'\t' "$rows" ;;
+    *)
+      echo "multi_gpu: no stage '$stage'; see the head of $0" >&2
+      exit 2
+      ;;
+  esac
+done

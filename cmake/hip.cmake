@@ -1,0 +1,33 @@
+# AMD GPUs (preset `hip`): the same sources through AMD's compiler. Set BALEEN_HIP to ON; there is no AUTO, because where both vendors'
+# compilers are found somebody must say which. The runtime and the matrix library are linked; RCCL is loaded when first used.
+set(BALEEN_HIP OFF CACHE BOOL "AMD GPUs instead of NVIDIA's")
+set(BALEEN_HIP_ARCHITECTURE gfx90a)  # MI200; device/gpu_api.h refuses others by name
+if(NOT BALEEN_HIP)
+  return()
+endif()
+set(BALEEN_GPU ON)
+set(CMAKE_HIP_ARCHITECTURES ${BALEEN_HIP_ARCHITECTURE})
+set(CMAKE_HIP_STANDARD 20)
+set(CMAKE_HIP_STANDARD_REQUIRED ON)
+enable_language(HIP)
+find_package(hip REQUIRED CONFIG)
+find_package(hipblas REQUIRED CONFIG)
+find_path(BALEEN_NCCL_INCLUDE rccl/rccl.h)
+if(BALEEN_NCCL_INCLUDE)
+  set(BALEEN_NCCL ON)
+endif()
+
+function(baleen_use_gpu target)
+  target_compile_definitions(${target} PUBLIC BALEEN_GPU=1 __HIP_PLATFORM_AMD__=1)
+  target_link_libraries(${target} PUBLIC hip::host roc::hipblas)
+endfunction()
+function(baleen_use_gpu_attention target)
+  message(STATUS "GPU attention: simple kernels")
+endfunction()
+function(baleen_use_nccl target)
+  target_include_directories(${target} SYSTEM PRIVATE ${BALEEN_NCCL_INCLUDE})
+  target_compile_definitions(${target} PRIVATE BALEEN_NCCL_NAME="librccl.so.1" BALEEN_NCCL_PATH="/opt/rocm/lib/librccl.so.1")
+endfunction()
+message(STATUS "GPU support: AMD ${BALEEN_HIP_ARCHITECTURE}, RCCL: ${BALEEN_NCCL}")
+# AMD marks every function of its runtime as one whose result must be looked at, the resetting of an error too.
+target_compile_options(baleen_options INTERFACE $<$<COMPILE_LANGUAGE:CXX,HIP>:-Wno-unused-result>)
