@@ -15,4 +15,7 @@ if(BALEEN_SANITIZE STREQUAL "address")
 elseif(BALEEN_SANITIZE STREQUAL "thread")
   target_compile_options(baleen_options INTERFACE -fsanitize=thread -Wno-tsan)
   target_link_options(baleen_options INTERFACE -fsanitize=thread)
+elseif(BALEEN_SANITIZE STREQUAL "fuzzer")  # with clang
+  target_compile_options(baleen_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(baleen_options INTERFACE -fsanitize=address,undefined)
 endif()

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view incomplete_suffix = ".incomplete", replaced_suffix = ".replaced", removing_prefix = ".removing_";
+constexpr std::string_view incomplete_suffix = ".incomplete", replaced_suffix = ".replaced", damaged_suffix = ".damaged", removing_prefix = ".removing_";
 
 [[noreturn]] void fail(std::string_view verb, const fs::path& path, int error) {
   throw Error(ExitCode::bad_data, fmt::format("cannot {}: {}", verb, std::strerror(error)), path.string(),
@@ -117,6 +117,13 @@ LatestCheckpoint latest_checkpoint(const fs::path& run) {
     }
   }
   return latest;
+}
+
+void set_aside_damaged(const CheckpointEntry& checkpoint) {
+  const fs::path aside = checkpoint.directory.parent_path() / (step_name(checkpoint.step) + std::string(damaged_suffix));
+  remove_tree(aside);
+  rename_directory(checkpoint.directory, aside);
+  sync_directory(aside.parent_path());
 }
 
 void prune_checkpoints(const fs::path& run, int keep) {

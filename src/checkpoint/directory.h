@@ -2,6 +2,7 @@
 //   step_N               a complete checkpoint
 //   step_N.incomplete    being written, or left by a save that was killed; never read
 //   step_N.replaced      the former step_N, in the instant between two renames on a file system that cannot exchange two names
+//   step_N.damaged       was a checkpoint that turned out to be broken when a run wanted to go on from it; kept for a person, never read
 //   .removing_step_N     being deleted; never read
 #pragma once
 
@@ -26,6 +27,9 @@ std::optional<std::int64_t> step_of_name(std::string_view name);
 
 // The checkpoints of a run by ascending step, taken by their names alone. Empty when there is no such folder.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& run);
+
+// Takes the name step_N.damaged, in place of what may have it, so that the checkpoint is neither read nor counted again.
+void set_aside_damaged(const CheckpointEntry& checkpoint);
 
 struct LatestCheckpoint {
   std::optional<CheckpointEntry> checkpoint;

@@ -53,7 +53,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   write(text.data(), text.size());
 }
 
-std::string SafetensorsWriter::append(const void* data, std::size_t bytes) {
+std::string SafetensorsWriter::append(const void* data, std::size_t bytes, const std::stop_token& stop) {
   BALEEN_CHECK(next_ < tensors_.size() && part_written_ == 0, "tensors", tensors_.size(), part_written_);
   BALEEN_CHECK(bytes == tensor_bytes(tensors_[next_]), tensors_[next_].name, bytes, tensor_bytes(tensors_[next_]));
   ++next_;
@@ -61,6 +61,7 @@ std::string SafetensorsWriter::append(const void* data, std::size_t bytes) {
   constexpr std::size_t chunk = std::size_t{1} << 20;  // stays in cache for the two hashes and the copy into the page cache
   const char* from = static_cast<const char*>(data);
   for (std::size_t done = 0; done < bytes; done += chunk) {
+    if (stop.stop_requested()) throw Error(ExitCode::rank_failed, "the file is given up because the job ends");
     const std::size_t size = std::min(chunk, bytes - done);
     own.update(from + done, size);
     write(from + done, size);

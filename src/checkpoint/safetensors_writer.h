@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ class SafetensorsWriter {
                     Care care = Care::checkpoint);
 
   // The whole data of the next tensor. Returns their XXH3-128. Throws Error(bad_data) naming the file when the disk does not take them.
-  std::string append(const void* data, std::size_t bytes);
+  // Error(rank_failed) when `stop` is asked for on the way.
+  std::string append(const void* data, std::size_t bytes, const std::stop_token& stop = {});
   // The next bytes of the next tensor; parts must end where tensors end.
   void append_part(const void* data, std::size_t bytes);
   // After the last tensor: flushes to the disk and closes, or leaves closing to the destructor.

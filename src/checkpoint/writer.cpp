@@ -40,7 +40,8 @@ std::string tensor_name(const Placement& placement) {
   return name + fmt::format("@{}:{}", placement.begin, placement.end);
 }
 
-FileRecord write_file(const fs::path& path, const std::vector<const Piece*>& pieces, std::map<std::string, std::string> metadata) {
+FileRecord write_file(const fs::path& path, const std::vector<const Piece*>& pieces, std::map<std::string, std::string> metadata,
+                      const std::stop_token& stop) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   FileRecord record;
   record.name = path.filename().string();
@@ -53,7 +54,7 @@ FileRecord write_file(const fs::path& path, const std::vector<const Piece*>& pie
   SafetensorsWriter writer(path, std::move(tensors), metadata);
   for (std::size_t i = 0; i < pieces.size(); ++i)
     record.entries[i].checksum =
-        writer.append(pieces[i]->data, static_cast<std::size_t>(pieces[i]->placement.elements()) * dtype_bytes(pieces[i]->dtype));
+        writer.append(pieces[i]->data, static_cast<std::size_t>(pieces[i]->placement.elements()) * dtype_bytes(pieces[i]->dtype), stop);
   auto [bytes, checksum] = writer.finish();
   record.bytes = bytes;
   record.checksum = std::move(checksum);
@@ -94,7 +95,7 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step, std::uint64_t 
 }
 
 std::vector<FileRecord> write_rank_files(const fs::path& incomplete, int rank, int world, std::int64_t step,
-                                         std::span<const Piece> pieces) {
+                                         std::span<const Piece> pieces, const std::stop_token& stop) {
   BALEEN_CHECK(rank >= 0 && rank < world, rank, world);
   std::vector<const Piece*> weights, moments;
   std::uint64_t bytes = 0;
@@ -118,7 +119,7 @@ std::vector<FileRecord> write_rank_files(const fs::path& incomplete, int rank, i
     for (const auto& [prefix, group] : {std::pair("model", &weights), std::pair("optimizer", &moments)}) {
       if (group->empty()) continue;
       paths.push_back(incomplete / fmt::format("{}_{:05}-of-{:05}.safetensors", prefix, rank, world));
-      records.push_back(write_file(paths.back(), *group, metadata));
+      records.push_back(write_file(paths.back(), *group, metadata, stop));
     }
     sync_directory(incomplete);
   } catch (...) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,9 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::in
 
 // Writes this rank's weights to model_RANK-of-WORLD.safetensors and its moments to optimizer_RANK-of-WORLD.safetensors (a file that would
 // hold nothing is not written). Data go straight from the pieces' memory to the file. On failure throws Error(bad_data) naming the path,
-// with this rank's files removed again.
+// with this rank's files removed again; the same as Error(rank_failed) when `stop` is asked for.
 std::vector<FileRecord> write_rank_files(const std::filesystem::path& incomplete, int rank, int world, std::int64_t step,
-                                         std::span<const Piece> pieces);
+                                         std::span<const Piece> pieces, const std::stop_token& stop = {});
 
 // `records` are those of all ranks, `training` the JSON text of an object. Throws Error(bad_data) when a file is not there with its size
 // (ranks on machines without a common file system), and leaves the former checkpoints alone whatever fails.

@@ -24,16 +24,19 @@ void check_backend(const std::string& backend) {
   if (gpus.names.empty()) throw Error(ExitCode::bad_config, "backend 'nccl' connects GPUs, and there are none: " + gpus.why_none, "--backend", "use --backend shm");
 }
 
-nlohmann::ordered_json as_json(const BenchCommArguments& arguments, int ranks, const std::vector<BenchmarkRow>& rows) {
-  nlohmann::ordered_json out = {{"op", arguments.op}, {"backend", arguments.backend}, {"ranks", ranks}, {"rows", nlohmann::ordered_json::array()}};
+nlohmann::ordered_json as_json(const BenchCommArguments& arguments, int ranks, const std::vector<BenchmarkRow>& rows, double copied) {
+  nlohmann::ordered_json out = {{"op", arguments.op}, {"backend", arguments.backend}, {"ranks", ranks}, {"rows", nlohmann::ordered_json::array()}, {"in_place", arguments.in_place}, {"copy_gbs", copied}};
   for (const BenchmarkRow& row : rows)
-    out["rows"].push_back({{"bytes", row.bytes}, {"time_us", row.time_us}, {"algbw_gbs", row.algbw_gbs}, {"busbw_gbs", row.busbw_gbs}, {"wrong", row.wrong}});
+    out["rows"].push_back({{"bytes", row.bytes}, {"time_us", row.time_us}, {"algbw_gbs", row.algbw_gbs}, {"busbw_gbs", row.busbw_gbs}, {"wrong", row.wrong}, {"memory_gbs", row.memory_gbs}});
   return out;
 }
 
-void print_row(const BenchmarkRow& row) {
-  fmt::print("{:>12} {:>12} {:>8} {:>12.2f} {:>14.3f} {:>14.3f} {:>8}\n", row.bytes, row.bytes / sizeof(float), "fp32", row.time_us, row.algbw_gbs,
+// `copied`: what the processors copy, or 0 where the buffers are a GPU's.
+void print_row(const BenchmarkRow& row, double copied) {
+  fmt::print("{:>12} {:>12} {:>8} {:>12.2f} {:>14.3f} {:>14.3f} {:>8}", row.bytes, row.bytes / sizeof(float), "fp32", row.time_us, row.algbw_gbs,
              row.busbw_gbs, row.wrong);
+  if (copied > 0) fmt::print(" {:>9.2f}", row.memory_gbs / copied);
+  fmt::print("\n");
   std::fflush(stdout);
 }
 
@@ -43,6 +46,8 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   const RankEnvironment environment = detect_ranks();
   const Collective collective = parse_collective(arguments.op);
   check_backend(arguments.backend);
+  if (arguments.in_place && (collective == Collective::send_recv || collective == Collective::broadcast))
+    throw Error(ExitCode::bad_config, fmt::format("{} has no form in place and one that is not", arguments.op), "--in-place", "leave it out");
   const std::vector<std::size_t> sizes = parse_size_range(arguments.sizes);
   const int ranks = rank_count(environment, arguments.ranks, 1);
   if (collective == Collective::send_recv && ranks == 1)
@@ -56,17 +61,24 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
     auto axis = world.create_communicator(all, "world");
-    std::unique_ptr<Device> gpu;
+    std::unique_ptr<Device> gpu, cpu;
     if (arguments.backend == "nccl") {
       gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
       axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv});
+    } else if (arguments.backend == "shm") {
+      cpu = create_cpu_device(world.shared_memory());
     }
+    const double copied = gpu == nullptr ? copy_gbs(*axis) : 0;
     const bool table = world.rank() == 0 && !arguments.json;
     if (table)
-      fmt::print("# {} over {} ranks, backend {}; out of place\n{:>12} {:>12} {:>8} {:>12} {:>14} {:>14} {:>8}\n", arguments.op, ranks, arguments.backend,
-                 "# size (B)", "elements", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong");
-    const std::vector<BenchmarkRow> rows = benchmark_collective(*axis, collective, sizes, table ? print_row : std::function<void(const BenchmarkRow&)>(), gpu.get());
-    if (world.rank() == 0 && arguments.json) fmt::print("{}\n", dump_json(as_json(arguments, ranks, rows)));
+      fmt::print("# {} over {} ranks, backend {}; {}{}\n{:>12} {:>12} {:>8} {:>12} {:>14} {:>14} {:>8}{}\n", arguments.op, ranks, arguments.backend,
+                 arguments.in_place ? "in place" : "out of place",
+                 copied > 0 ? fmt::format("; memory copied by all ranks at once: {:.1f} GB/s, read and written", copied) : "", "# size (B)", "elements", "type",
+                 "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong", copied > 0 ? " of memory" : "");
+    const std::vector<BenchmarkRow> rows = benchmark_collective(
+        *axis, collective, sizes, table ? [copied](const BenchmarkRow& row) { print_row(row, copied); } : std::function<void(const BenchmarkRow&)>(),
+        {gpu != nullptr ? gpu.get() : cpu.get(), arguments.in_place});
+    if (world.rank() == 0 && arguments.json) fmt::print("{}\n", dump_json(as_json(arguments, ranks, rows, copied)));
     bool right = true;
     for (const BenchmarkRow& row : rows) right &= row.wrong == 0;
     return static_cast<int>(right ? ExitCode::done : ExitCode::check_failed);

@@ -24,6 +24,8 @@ void print_json(const BenchResult& r) {
                                             {"comm_exposed_ms", r.comm_exposed_ms},
                                             {"host_ms", r.host_ms},
                                             {"host_waits", r.host_waits},
+                                            {"graph", r.graph},
+                                            {"why_no_graph", r.why_no_graph},
                                             {"device", r.device}};
   fmt::print("{}\n", dump_json(object));
 }
@@ -33,6 +35,10 @@ void print_table(const BenchResult& r) {
              r.comm_exposed_ms, r.device);
   if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
   fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
+  if (r.graph)
+    fmt::print("each step was one graph\n");
+  else if (!r.why_no_graph.empty())
+    fmt::print("each step was enqueued anew, not as a graph: {}\n", r.why_no_graph);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);
   for (const auto& [name, bytes] : r.allocations) fmt::print("  {:>14}  {}\n", bytes, name);
 }

@@ -58,6 +58,10 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
     options.arguments = command_line;
     options.threads = command.threads;
     options.graceful_stop = command.graceful_stop;
+    if (command.reports_progress) options.progress_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
+    options.max_restarts = command.max_restarts;
+    options.latest_checkpoint = command.latest_checkpoint;
+    options.restarting = [](const std::string& why) { std::fprintf(stderr, "baleen: %s\n", why.c_str()); };
     const LaunchOutcome outcome = launch_ranks(options);
     if (!outcome.message.empty())
       std::fprintf(stderr, "baleen: %s%s\n",

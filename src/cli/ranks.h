@@ -1,6 +1,7 @@
 // Running a command's body on every rank of a job, whoever starts the ranks.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ struct RankedCommand {
   bool graceful_stop = false;  // the body honours a stop signal
   std::string backend = "auto";  // of [comm]
   bool gpu = false;              // the body computes on a GPU, rank r on number r modulo the GPUs
+  // The body reports its progress: who makes none for timeout_s hangs. Restarts are as in LaunchOptions.
+  bool reports_progress = false;
+  int max_restarts = 0;
+  std::function<std::int64_t()> latest_checkpoint = {};
 };
 
 // The number of ranks: torchrun's or mpirun's world size, else `given`, else `fallback`. Throws Error(bad_config) when --ranks is given

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_message = std::size_t{64} << 30;
-constexpr int warm_up_operations = 3, most_operations = 200, fewest_operations = 3;
+constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
 constexpr int queued_at_once = 20;           // operations enqueued before the first is awaited, as in nccl-tests
 constexpr double seconds_a_row = 0.3;        // about what timing one size may take
 constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
@@ -47,41 +47,43 @@ std::size_t parse_size(std::string_view text, std::string_view whole) {
 // One size of one collective: its buffers, how to run it, and what it must give.
 class Case {
  public:
-  Case(Communicator& axis, Collective collective, std::size_t bytes, Device* device) : axis_(axis), collective_(collective) {
-    const auto n = static_cast<std::size_t>(axis.size());
+  Case(Communicator& axis, Collective collective, std::size_t bytes, const BenchmarkOptions& options) : axis_(axis), collective_(collective) {
+    const auto n = static_cast<std::size_t>(axis.size()), rank = static_cast<std::size_t>(axis.rank());
     const bool parts = collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
     each_ = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? n : 1));
     total_ = parts ? each_ * n : each_;
-    send_.resize(collective == Collective::all_gather ? each_ : total_);
-    recv_.resize(collective == Collective::reduce_scatter ? each_ : total_);
-    from_ = send_.data();
-    to_ = recv_.data();
-    if (device == nullptr) return;
-    copies_ = device->create_stream();
-    device_send_ = device->allocate("bench: send", send_.size() * sizeof(float));
-    device_recv_ = device->allocate("bench: receive", recv_.size() * sizeof(float));
-    from_ = device_send_.as<float>();
-    to_ = device_recv_.as<float>();
+    sent_ = collective == Collective::all_gather ? each_ : total_;
+    received_ = collective == Collective::reduce_scatter ? each_ : total_;
+    float* const whole = memory(options.device, collective == Collective::reduce_scatter ? sent_ : received_);
+    from_ = to_ = whole;
+    if (options.in_place) {
+      if (collective == Collective::all_gather) from_ += rank * each_;
+      if (collective == Collective::reduce_scatter) to_ += rank * each_;
+    } else if (collective == Collective::reduce_scatter) {
+      to_ = memory(options.device, received_);
+    } else {
+      from_ = memory(options.device, sent_);
+    }
+    if (options.device != nullptr && options.device->kind() == DeviceKind::gpu) copies_ = options.device->create_stream();
   }
 
   std::size_t bytes() const { return total_ * sizeof(float); }
 
   void fill() {
     const int rank = axis_.rank();
-    for (std::size_t i = 0; i < send_.size(); ++i) {
+    std::vector<float> send(sent_), recv(received_, -1.0f);
+    for (std::size_t i = 0; i < send.size(); ++i) {
       if (collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter)
-        send_[i] = summand(rank, i);
+        send[i] = summand(rank, i);
       else if (collective_ == Collective::all_to_all)
-        send_[i] = message(rank, static_cast<int>(i / each_), i % each_);
+        send[i] = message(rank, static_cast<int>(i / each_), i % each_);
       else
-        send_[i] = message(rank, -1, i);
+        send[i] = message(rank, -1, i);
     }
-    std::fill(recv_.begin(), recv_.end(), -1.0f);
-    if (collective_ == Collective::broadcast && rank == 0) recv_ = send_;
-    if (copies_ == nullptr) return;
-    copies_->copy(from_, send_.data(), send_.size() * sizeof(float));
-    copies_->copy(to_, recv_.data(), recv_.size() * sizeof(float));
-    copies_->synchronize();
+    if (collective_ == Collective::broadcast && rank == 0) recv = send;
+    // In place the input comes last.
+    copy(to_, recv.data(), recv.size());
+    if (collective_ != Collective::broadcast || rank == 0) copy(from_, send.data(), send.size());
   }
 
   // Completes with the operation (both halves of a send_recv).
@@ -100,10 +102,8 @@ class Case {
   }
 
   std::uint64_t wrong() {
-    if (copies_ != nullptr) {
-      copies_->copy(recv_.data(), to_, recv_.size() * sizeof(float));
-      copies_->synchronize();
-    }
+    std::vector<float> received(received_);
+    copy(received.data(), to_, received.size());
     const int n = axis_.size(), rank = axis_.rank(), previous = (rank + n - 1) % n;
     std::uint64_t weights = 0, count = 0;
     for (int from = 0; from < n; ++from) weights += weight_of(from);
@@ -119,18 +119,31 @@ class Case {
       }
       return 0.0f;
     };
-    for (std::size_t i = 0; i < recv_.size(); ++i) count += recv_[i] != wanted(i);
+    for (std::size_t i = 0; i < received.size(); ++i) count += received[i] != wanted(i);
     return count;
   }
 
  private:
+  float* memory(Device* device, std::size_t elements) {
+    if (device != nullptr) return device_memory_.emplace_back(device->allocate_shared("bench: buffer", elements * sizeof(float))).as<float>();
+    return host_memory_.emplace_back(elements).data();
+  }
+  void copy(float* to, const float* from, std::size_t elements) {
+    if (copies_ == nullptr) {
+      std::copy_n(from, elements, to);
+      return;
+    }
+    copies_->copy(to, from, elements * sizeof(float));
+    copies_->synchronize();
+  }
+
   Communicator& axis_;
   Collective collective_;
-  std::size_t each_ = 0, total_ = 0;  // elements: the operation's count, and those of the larger buffer
-  std::vector<float> send_, recv_;
-  float *from_ = nullptr, *to_ = nullptr;  // what is sent and received: these, or their copies on a device
-  Buffer device_send_, device_recv_;
-  std::unique_ptr<Stream> copies_;
+  std::size_t each_ = 0, total_ = 0, sent_ = 0, received_ = 0;  // elements: the operation's count, of the larger buffer, of either
+  std::vector<std::vector<float>> host_memory_;
+  std::vector<Buffer> device_memory_;
+  float *from_ = nullptr, *to_ = nullptr;
+  std::unique_ptr<Stream> copies_;  // where the host cannot reach the buffers
 };
 
 void run_operations(Case& subject, int operations) {
@@ -138,7 +151,8 @@ void run_operations(Case& subject, int operations) {
     std::vector<Event> pending;
     for (int queued = 0; queued < queued_at_once && done < operations; ++queued, ++done)
       for (Event& event : subject.enqueue()) pending.push_back(std::move(event));
-    for (Event& event : pending) event.wait();
+    // The last first: they complete in order, and being woken for each would take the processor from the next.
+    for (auto event = pending.rbegin(); event != pending.rend(); ++event) event->wait();
   }
 }
 
@@ -190,12 +204,41 @@ double bus_factor(Collective collective, int ranks) {
   return 1;
 }
 
+double touched_bytes(Collective collective, int ranks, std::size_t bytes) {
+  const double n = ranks, size = static_cast<double>(bytes);
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::all_to_all:
+    case Collective::send_recv: return 2 * n * size;
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+    case Collective::broadcast: return (n + 1) * size;
+  }
+  return 0;
+}
+
+double copy_gbs(Communicator& axis) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  constexpr int rounds = 5;
+  std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
+  double best = 0;
+  for (int round = 0; round < rounds; ++round) {
+    axis.barrier().wait();
+    const auto begin = Clock::now();
+    std::copy_n((round % 2 == 0 ? from : to).data(), bytes, (round % 2 == 0 ? to : from).data());
+    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    axis.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max).wait();
+    best = std::max(best, 2.0 * static_cast<double>(bytes) * axis.size() / seconds / 1e9);
+  }
+  return best;
+}
+
 std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
-                                               const std::function<void(const BenchmarkRow&)>& row_done, Device* device) {
+                                               const std::function<void(const BenchmarkRow&)>& row_done, const BenchmarkOptions& options) {
   BALEEN_CHECK(collective != Collective::send_recv || axis.size() > 1, "a rank alone has nobody to send to");
   std::vector<BenchmarkRow> rows;
   for (const std::size_t size : sizes) {
-    Case subject(axis, collective, size, device);
+    Case subject(axis, collective, size, options);
     subject.fill();
     run_operations(subject, 1);  // checked before the buffers hold its results already
     BenchmarkRow row;
@@ -209,6 +252,7 @@ std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective co
     row.time_us = 1e6 * seconds;
     row.algbw_gbs = static_cast<double>(row.bytes) / seconds / 1e9;
     row.busbw_gbs = row.algbw_gbs * bus_factor(collective, axis.size());
+    row.memory_gbs = touched_bytes(collective, axis.size(), row.bytes) / seconds / 1e9;
     if (row_done && axis.rank() == 0) row_done(row);
     rows.push_back(row);
   }

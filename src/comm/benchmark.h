@@ -29,14 +29,29 @@ struct BenchmarkRow {
   double algbw_gbs = 0;    // bytes / time, 10⁹ bytes a second
   double busbw_gbs = 0;    // algbw × bus_factor: comparable with the speed of a link, whatever the number of ranks
   std::uint64_t wrong = 0; // elements, over all ranks
+  double memory_gbs = 0;   // touched_bytes() / time
 };
 
 // all_reduce 2(n-1)/n; all_gather, reduce_scatter and all_to_all (n-1)/n; broadcast and send_recv 1.
 double bus_factor(Collective collective, int ranks);
 
+// What all ranks together must read and write at the least, when `bytes` are a row's: every buffer that holds something needed once, every
+// buffer that gets something once.
+double touched_bytes(Collective collective, int ranks, std::size_t bytes);
+// What the ranks' processors copy between buffers too large for their caches, all at once: bytes read and written, 10⁹ a second.
+double copy_gbs(Communicator& axis);
+
+struct BenchmarkOptions {
+  // Where buffers are, nullptr: in plain memory of the host. A CPU's are in memory that ranks share, where it has such.
+  Device* device = nullptr;
+  // Results take the place of what is sent (all_reduce, all_gather, reduce_scatter and all_to_all; a broadcast always is). A sum then grows from
+  // operation to operation; the first alone is checked.
+  bool in_place = false;
+};
+
 // Collective over `axis`. Every size is rounded down to whole fp32 elements (and equal parts where the collective has parts), to at least
-// one. Buffers are in `device`'s memory, or the host's. Every rank gets the same rows; `row_done` is called after each, on rank 0 alone.
+// one. Every rank gets the same rows; `row_done` is called after each, on rank 0 alone.
 std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
-                                               const std::function<void(const BenchmarkRow&)>& row_done = {}, Device* device = nullptr);
+                                               const std::function<void(const BenchmarkRow&)>& row_done = {}, const BenchmarkOptions& options = {});
 
 }  // namespace baleen

@@ -19,6 +19,7 @@
 
 #include "base/dtype.h"
 #include "device/event.h"
+#include "device/shared_memory.h"
 
 namespace baleen {
 
@@ -116,6 +117,8 @@ class World {
   // calls it the same number of times in the same order, each with the group it is itself in, or with an empty list to take no part
   // (returns nullptr). The groups of one call are disjoint.
   virtual std::unique_ptr<Communicator> create_communicator(const std::vector<int>& ranks, const std::string& name) = 0;
+  // This rank's share of memory that all ranks can reach: collectives over buffers there copy nothing in between. nullptr: there is none.
+  virtual std::shared_ptr<SharedMemory> shared_memory() { return nullptr; }
   // Makes every operation of every communicator of this world fail, on every rank.
   virtual void abort(const std::string& reason) = 0;
 

@@ -147,6 +147,7 @@ void WorkerCommunicator::run_collective(const Shared& operation) {
 }
 
 void WorkerCommunicator::run(const Operation& operation) {
+  if (run_collective_itself(operation)) return;
   RingTransport& ring = transport();
   const std::size_t element = dtype_bytes(operation.dtype);
   const auto* from = static_cast<const std::byte*>(operation.from);

@@ -46,6 +46,8 @@ class WorkerCommunicator : public QueuedCommunicator {
   // The messages from here on belong to this operation. Throws the job's failure.
   virtual void begin(const OperationTag& tag) = 0;
   virtual void check_aborted() const = 0;
+  // Runs a collective, or returns false on every member: then the algorithm of ring/ does.
+  virtual bool run_collective_itself(const Operation&) { return false; }
   // Runs `first` and, together with it, what next_point_to_point() gives; hands each to finish().
   virtual void run_point_to_point(Shared first) = 0;
   // The worker may be asleep over other sends and receives.

@@ -30,8 +30,14 @@ Buffer::~Buffer() {
 }
 
 Buffer Device::allocate(const std::string& name, std::size_t bytes) {
-  if (bytes == 0) return Buffer();
-  void* data = allocate_bytes(bytes);
+  return bytes == 0 ? Buffer() : hold(allocate_bytes(bytes), name, bytes);
+}
+
+Buffer Device::allocate_shared(const std::string& name, std::size_t bytes) {
+  return bytes == 0 ? Buffer() : hold(allocate_shared_bytes(bytes), name, bytes);
+}
+
+Buffer Device::hold(void* data, const std::string& name, std::size_t bytes) {
   if (data == nullptr) {
     std::string held;
     for (const auto& [held_name, held_size] : allocations()) held += fmt::format("\n    {:>14} bytes  {}", held_size, held_name);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "device/shared_memory.h"
 #include "device/stream.h"
 
 namespace baleen {
@@ -49,6 +50,9 @@ class Device {
 
   // Throws Error (ExitCode::out_of_memory) listing what is allocated when the memory cannot be had.
   Buffer allocate(const std::string& name, std::size_t bytes);
+  // The same for what other ranks will read or write: gradients, gathered weights. Where the device has memory that ranks share, their
+  // collectives then need no copies in between.
+  Buffer allocate_shared(const std::string& name, std::size_t bytes);
   // Bytes now held under each name, and the largest total ever held.
   std::map<std::string, std::size_t> allocations() const;
   std::size_t peak_bytes() const;
@@ -56,16 +60,19 @@ class Device {
  protected:
   // nullptr when the memory cannot be had.
   virtual void* allocate_bytes(std::size_t bytes) = 0;
+  virtual void* allocate_shared_bytes(std::size_t bytes) { return allocate_bytes(bytes); }
   virtual void free_bytes(void* data, std::size_t bytes) = 0;
 
  private:
   friend class Buffer;
+  Buffer hold(void* data, const std::string& name, std::size_t bytes);
   void release(void* data, std::size_t bytes, const std::string& name);
   mutable std::mutex mutex_;
   std::map<std::string, std::size_t> held_;
   std::size_t held_bytes_ = 0, peak_bytes_ = 0;
 };
 
-std::unique_ptr<Device> create_cpu_device();
+// `shared`: where allocate_shared() takes memory from; nullptr: its own.
+std::unique_ptr<Device> create_cpu_device(std::shared_ptr<SharedMemory> shared = nullptr);
 
 }  // namespace baleen

@@ -70,6 +70,9 @@ RankEnvironment from_baleen(const Variables& variables, int parent_pid) {
   if (out.launcher_pid != parent_pid)
     refuse("BALEEN_LAUNCHER_PID names process " + std::to_string(out.launcher_pid) + ", which did not start this one", launcher_variable,
            "these variables are for baleen's own ranks: unset BALEEN_RANK and start with `--ranks N`");
+  out.job = variables.text(job_variable).value_or("");
+  if (variables.has(progress_variable)) out.progress_descriptor = variables.number(progress_variable, 0, 1 << 30, "");
+  if (variables.has(restarts_variable)) out.restarts = variables.number(restarts_variable, 0, 1 << 30, "");
   return out;
 }
 
@@ -77,6 +80,7 @@ RankEnvironment from_torchrun(const Variables& variables) {
   RankEnvironment out;
   out.source = RankSource::torchrun;
   read_rank(variables, "RANK", "WORLD_SIZE", out);
+  if (variables.has("TORCHELASTIC_RESTART_COUNT")) out.restarts = variables.number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, "");
   read_local(variables, "LOCAL_RANK", "LOCAL_WORLD_SIZE", out);
   // A restart of torchrun keeps address and port; its count keeps the generations apart.
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})

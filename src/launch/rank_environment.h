@@ -15,7 +15,11 @@ struct RankEnvironment {
   int local_rank = 0, local_size = 1;  // on this machine; local_size 0: not known
   int region_descriptor = -1;          // baleen's launcher: the inherited shared memory
   int launcher_pid = 0;                // baleen's launcher
-  std::string job;                     // other launchers: a name all ranks of this job share and no other job of this user has
+  int progress_descriptor = -1;        // baleen's launcher, where it watches: the inherited ProgressBoard
+  int restarts = 0;                    // baleen's launcher and torchrun: how often the ranks of this job have been started again
+  // A name that all ranks of this job share and no other job of this user has. With baleen's launcher restarts keep it; with others they
+  // get another.
+  std::string job;
 };
 
 // Looks a variable up: nullptr when unset. For tests.
@@ -32,5 +36,8 @@ inline constexpr const char* rank_variable = "BALEEN_RANK";
 inline constexpr const char* size_variable = "BALEEN_WORLD_SIZE";
 inline constexpr const char* region_variable = "BALEEN_REGION_DESCRIPTOR";
 inline constexpr const char* launcher_variable = "BALEEN_LAUNCHER_PID";
+inline constexpr const char* progress_variable = "BALEEN_PROGRESS_DESCRIPTOR";
+inline constexpr const char* job_variable = "BALEEN_JOB";
+inline constexpr const char* restarts_variable = "BALEEN_RESTARTS";
 
 }  // namespace baleen

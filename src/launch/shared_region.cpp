@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -37,20 +38,26 @@ std::string AbortCell::reason() const {
   return "the rank that stopped the job died before it could say why";
 }
 
-struct SharedRegion::Header {
-  std::uint64_t magic;
-  std::uint32_t version, world_size;
-  std::uint64_t bytes;
-  AbortCell abort_cell;
-};
-
 namespace {
 
+struct RegionSizes {
+  std::uint64_t magic;
+  std::uint32_t version, world_size;
+  std::uint64_t bytes, heap_bytes;  // the heap follows
+};
+
 constexpr std::uint64_t region_magic = 0x6e65656c6162;  // "baleen", little-endian
-constexpr std::uint32_t region_version = 1;
+constexpr std::uint32_t region_version = 2;
 constexpr std::size_t page = 4096;
 // Address space for every ordered pair of ranks; only what communicators touch becomes memory.
 constexpr std::size_t payload_bytes_per_pair = std::size_t{64} << 20;
+
+// Of the heap, too: more than a rank can ever fill. A machine may show less memory at first than it has.
+std::size_t heap_bytes_per_rank(std::size_t ranks) {
+  constexpr std::size_t least = std::size_t{64} << 30, most_in_all = std::size_t{8} << 40;
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(std::max(2 * memory, least), most_in_all / ranks) / page * page;
+}
 
 std::byte* map_region(int file, std::size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
@@ -63,14 +70,18 @@ std::byte* map_region(int file, std::size_t bytes) {
 
 }  // namespace
 
+struct SharedRegion::Header : RegionSizes {
+  AbortCell abort_cell;
+};
+
 std::shared_ptr<SharedRegion> SharedRegion::create(int world_size, bool keep_descriptor) {
   static_assert(sizeof(Header) <= page);
   BALEEN_CHECK(world_size >= 1, world_size);
   const auto ranks = static_cast<std::size_t>(world_size);
-  const std::size_t bytes = page + ranks * ranks * payload_bytes_per_pair;
+  const std::size_t bytes = page + ranks * ranks * payload_bytes_per_pair, heap_bytes = ranks * heap_bytes_per_rank(ranks);
   Descriptor file(memfd_create("baleen", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   // Sealed against resizing: a shorter file would turn the other ranks' accesses into SIGBUS.
-  if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+  if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes + heap_bytes)) != 0 ||
       fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw Error(ExitCode::out_of_memory, std::string("cannot make shared memory for the ranks: ") + std::strerror(errno));
   std::byte* base = map_region(file.get(), bytes);
@@ -79,8 +90,11 @@ std::shared_ptr<SharedRegion> SharedRegion::create(int world_size, bool keep_des
   header->version = region_version;
   header->world_size = static_cast<std::uint32_t>(world_size);
   header->bytes = bytes;
-  if (!keep_descriptor) file.reset();
-  return std::shared_ptr<SharedRegion>(new SharedRegion(std::move(file), base, bytes));
+  header->heap_bytes = heap_bytes;
+  std::shared_ptr<SharedRegion> region(new SharedRegion(std::move(file), base, bytes));
+  region->map_heap(region->descriptor(), heap_bytes);
+  if (!keep_descriptor) region->close_descriptor();
+  return region;
 }
 
 std::shared_ptr<SharedRegion> SharedRegion::attach(Descriptor file, int world_size) {
@@ -91,16 +105,29 @@ std::shared_ptr<SharedRegion> SharedRegion::attach(Descriptor file, int world_si
   struct stat status {};
   if (fstat(file.get(), &status) != 0) throw refuse(std::strerror(errno));
   if (!S_ISREG(status.st_mode) || status.st_size < static_cast<off_t>(page)) throw refuse("the descriptor is no region");
-  const auto bytes = static_cast<std::size_t>(status.st_size);
-  std::shared_ptr<SharedRegion> region(new SharedRegion(Descriptor(), map_region(file.get(), bytes), bytes));
+  RegionSizes said{};
+  if (pread(file.get(), &said, sizeof said, 0) != sizeof said) throw refuse(std::strerror(errno));
+  if (said.magic != region_magic || said.version != region_version || said.bytes < page || said.bytes > static_cast<std::uint64_t>(status.st_size) ||
+      said.heap_bytes != static_cast<std::uint64_t>(status.st_size) - said.bytes)
+    throw refuse("it is of another version");
+  std::shared_ptr<SharedRegion> region(new SharedRegion(Descriptor(), map_region(file.get(), said.bytes), said.bytes));
   const Header& header = region->header();
-  if (header.magic != region_magic || header.version != region_version || header.bytes != bytes) throw refuse("it is of another version");
   if (header.world_size != static_cast<std::uint32_t>(world_size))
     throw refuse("it was made for " + std::to_string(header.world_size) + " ranks, not " + std::to_string(world_size));
+  region->map_heap(file.get(), said.heap_bytes);
   return region;
 }
 
+void SharedRegion::map_heap(int file, std::size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, static_cast<off_t>(bytes_));
+  if (base == MAP_FAILED) return;  // collectives then copy through their slots
+  madvise(base, bytes, MADV_DONTDUMP);
+  madvise(base, bytes, MADV_HUGEPAGE);  // advice: few systems have huge pages for shared memory
+  heap_ = {static_cast<std::byte*>(base), bytes};
+}
+
 SharedRegion::~SharedRegion() {
+  if (!heap_.empty()) munmap(heap_.data(), heap_.size());
   munmap(base_, bytes_);
 }
 

@@ -50,17 +50,22 @@ class SharedRegion {
   AbortCell& abort_cell() const;
   // What communicators live in; starts at a page boundary, zero-filled at first.
   std::span<std::byte> payload() const;
-  // Gives the pages of a range of the payload back to the system; it reads as zeros again. Page boundaries only.
+  // Where ranks keep what the others read and write in place: rank r in the r-th of world_size() equal parts. Zero-filled at first. Empty where
+  // this process has no address space for it.
+  std::span<std::byte> heap() const { return heap_; }
+  // Gives the pages of a range of the payload or the heap back to the system; it reads as zeros again. Page boundaries only.
   void discard(std::span<std::byte> range) const;
 
  private:
   struct Header;
   SharedRegion(Descriptor file, std::byte* base, std::size_t bytes) : file_(std::move(file)), base_(base), bytes_(bytes) {}
+  void map_heap(int file, std::size_t bytes);
   Header& header() const;
 
   Descriptor file_;
   std::byte* base_;
-  std::size_t bytes_;
+  std::size_t bytes_;  // without the heap
+  std::span<std::byte> heap_;
 };
 
 }  // namespace baleen

@@ -46,7 +46,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
     sigaction(signal, &now, nullptr);
   }
   bool ready = sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) == 0;
-  if (ready && request.inherited_descriptor >= 0) ready = fcntl(request.inherited_descriptor, F_SETFD, 0) == 0;
+  for (const int descriptor : request.inherited_descriptors) ready = ready && fcntl(descriptor, F_SETFD, 0) == 0;
   if (ready) execve(request.executable.c_str(), arguments, environment);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(report, &error, sizeof error);

@@ -14,7 +14,7 @@ struct SpawnRequest {
   std::string executable;                          // a path
   std::vector<std::string> arguments;              // argv, [0] included
   std::map<std::string, std::string> environment;  // laid over this process's own
-  int inherited_descriptor = -1;                   // open in the child although it is close-on-exec here
+  std::vector<int> inherited_descriptors;          // open in the child although they are close-on-exec here
   sigset_t signal_mask{};                          // what the child has blocked when it starts
 };
 

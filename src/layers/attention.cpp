@@ -49,8 +49,8 @@ ops::AttentionShape Attention::shape(const Sequences& sequences) const {
 
 void Attention::rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse) const {
   if (!rotary_) return;
-  for (const Tensor& heads : {query_of(qkv), key_of(qkv)})
-    ops::rope(context.ops, heads, dimensions_.qkv_columns(), sequences.cosines, sequences.sines, sequences.positions, inverse);
+  const Tensor queries_and_keys = heads_at(qkv, 0, dimensions_.heads + dimensions_.kv_heads, dimensions_.head_dim);
+  ops::rope(context.ops, queries_and_keys, dimensions_.qkv_columns(), sequences.cosines, sequences.sines, sequences.positions, inverse);
 }
 
 void Attention::normalise(const LayerContext& context, const Tensor& qkv, const SavedNorms& saved) const {

@@ -58,45 +58,44 @@ HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight)
       vocabulary_(units.parameter(weight).shape[0]),
       first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]) {}
 
-std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t tokens) const {
-  // Large enough for full-rate products. On the CPU small enough that a chunk's logits stay near the cache; a GPU streams them, and pays for
-  // adding each chunk's part to the weight's gradient: there they are few, and of one size.
+std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t tokens, DType dtype) const {
+  // Few, and of one size: every chunk adds its part to the weight's gradient, and a product reads and arranges the whole weight, which pays from
+  // some hundred rows on. On the CPU that is worth more than logits that stay in a cache (docs/performance-cpu.md), and less than their memory.
   const bool gpu = context.ops.stream.kind() == DeviceKind::gpu;
-  const std::int64_t chunk_elements = std::int64_t{gpu ? 1280 : 4} << 20;
+  const std::int64_t chunk_elements = gpu ? std::int64_t{1280} << 20 : (std::int64_t{100} << 20) / static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
-  std::int64_t rows = std::max<std::int64_t>(64, chunk_elements / columns / 64 * 64);
-  if (gpu) {
-    const std::int64_t chunks = (tokens + rows - 1) / rows;
-    rows = (tokens + 64 * chunks - 1) / (64 * chunks) * 64;
-  }
+  std::int64_t rows = std::max<std::int64_t>(gpu ? 64 : 256, chunk_elements / columns / 64 * 64);
+  const std::int64_t chunks = (tokens + rows - 1) / rows;
+  rows = (tokens + 64 * chunks - 1) / (64 * chunks) * 64;
   return std::min(rows, tokens);
 }
 
 std::int64_t HeadLoss::padded_outputs(const LayerContext& context) const {
   constexpr std::int64_t aligned = 64;
-  const bool pads = context.ops.stream.kind() == DeviceKind::gpu && !context.tensor.active();
+  const bool pads = context.ops.stream.kind() == DeviceKind::gpu;
   return pads ? (head_.outputs() + aligned - 1) / aligned * aligned : head_.outputs();
 }
 
 void HeadLoss::cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                              const Tensor& gradient_scale) const {
   if (!context.tensor.active()) {
-    if (gradient_scale.defined()) return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
+    if (gradient_scale.defined())
+      return ops::cross_entropy_forward_backward(context.ops, loss_sum, logits, targets, gradient_scale, vocabulary_);
     return ops::cross_entropy_forward(context.ops, loss_sum, logits, targets, vocabulary_);
   }
   const Arena::Scope scope(context.ops.scratch);
   const std::int64_t rows = logits.size(0);
   const Tensor mine = context.scratch("softmax statistics", DType::f32, {rows, ops::vocabulary_statistics});
   const Tensor all = context.scratch("softmax statistics", DType::f32, {context.tensor.size(), rows, ops::vocabulary_statistics});
-  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_);
+  ops::vocabulary_cross_entropy_statistics(context.ops, mine, logits, targets, first_, head_.outputs());
   context.tensor.all_gather(context.ops, all, mine);
-  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, gradient_scale);
+  ops::vocabulary_cross_entropy(context.ops, loss_sum, logits, all, targets, first_, head_.outputs(), gradient_scale);
 }
 
 void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const {
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
-  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
+  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens, x.dtype());
   const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, padded_outputs(context)});
   const HeadProducts products(context, head_, weight_, logits.size(1), /*weight_gradient=*/false);
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {
@@ -106,12 +105,12 @@ void HeadLoss::loss(const LayerContext& context, const Tensor& loss_sum, const T
   }
 }
 
-void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
-                                 const Tensor& gradient_scale, BackwardHalves halves) const {
+void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x,
+                                 const Tensor& targets, const Tensor& gradient_scale, BackwardHalves halves) const {
   const Arena::Scope scope(context.ops.scratch);
   const Tensor all = context.tensor.gather(context.ops, x, "head input");
   const Tensor d_all = halves.input ? context.tensor.summand(context.ops, d_x, "head d_input") : Tensor();
-  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens);
+  const std::int64_t tokens = all.size(0), rows = chunk_rows(context, tokens, x.dtype());
   const Tensor logits = context.scratch("head logits chunk", x.dtype(), {rows, padded_outputs(context)});
   const HeadProducts products(context, head_, weight_, logits.size(1), halves.weight);
   for (std::int64_t begin = 0; begin < tokens; begin += rows) {

@@ -29,7 +29,7 @@ class HeadLoss {
  private:
   // Columns of a chunk's logits. A GPU's products with GPT-2's 50,257 take twice as long as with the next multiple of 64.
   std::int64_t padded_outputs(const LayerContext& context) const;
-  std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens) const;
+  std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens, DType dtype) const;
   // Of a chunk of logits; gradient_scale undefined: the loss alone.
   void cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                      const Tensor& gradient_scale) const;

@@ -18,7 +18,7 @@ std::int64_t TensorParallel::part_rows(std::int64_t tokens) const {
 int TensorParallel::pieces(const ops::Context& context, std::int64_t rows) const {
   // Fewer rows than this make a product slow.
   const std::int64_t least = context.stream.kind() == DeviceKind::gpu ? 512 : 8;
-  return rows % 2 == 0 && rows / 2 >= least ? 2 : 1;
+  return waits_->overlap() && rows % 2 == 0 && rows / 2 >= least ? 2 : 1;
 }
 
 TensorParallel::Gathering TensorParallel::begin_gather(ops::Context& context, const Tensor& part, std::string_view name) const {

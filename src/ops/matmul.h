@@ -34,6 +34,7 @@ namespace cpu {
 // Bytes of workspace the product needs.
 std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b);
 void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace);
+void matmul_with_bias(const Matrix& out, const Matrix& a, const Matrix& b, const Tensor& bias, void* workspace);
 }  // namespace cpu
 namespace gpu {
 // The same for every product: the library chooses a method that fits in it.
@@ -53,17 +54,14 @@ inline void matmul(Context& context, const Matrix& out, const Matrix& a, const M
       [&] { gpu::matmul(context.stream, out, a, b, accumulate, Tensor(), space.data()); });
 }
 
-// out[M, N] = a[M, K] · b[K, N] + bias[N], for an out that is stored as it is. One kernel on the GPU.
+// out[M, N] = a[M, K] · b[K, N] + bias[N], for an out that is stored as it is. One kernel where the library has it.
 inline void matmul_with_bias(Context& context, const Matrix& out, const Matrix& a, const Matrix& b, const Tensor& bias) {
   const Arena::Scope scope(context.scratch);
   const Tensor space =
       workspace(context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
   dispatch(
       context,
-      [&] {
-        cpu::matmul(out, a, b, false, space.data());
-        cpu::bias_add(Tensor(out.data, out.dtype, {out.rows, out.columns}), out.stride, bias);
-      },
+      [&] { cpu::matmul_with_bias(out, a, b, bias, space.data()); },
       [&] { gpu::matmul(context.stream, out, a, b, false, bias, space.data()); });
 }
 

@@ -16,9 +16,16 @@ class CommWaits {
     compute.wait(event);
     nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
   }
+  // An operation has been enqueued that will be waited for later: at once where communication must not overlap computation.
+  void started(Stream& compute, const Event& event) {
+    if (!overlap_) wait(compute, event);
+  }
+  void set_overlap(bool overlap) { overlap_ = overlap; }
+  bool overlap() const { return overlap_; }
   std::uint64_t nanoseconds() const { return nanoseconds_; }
 
  private:
+  bool overlap_ = true;
   std::uint64_t nanoseconds_ = 0;
 };
 

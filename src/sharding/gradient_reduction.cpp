@@ -59,6 +59,7 @@ void GradientReduction::done(int unit, ops::Context& compute) {
       pending_.push_back(filled);
     else
       pending_.push_back(storage_.stage() == 0 ? reduce_whole(unit, filled) : reduce_to_slice(unit, filled));
+    waits_.started(compute.stream, pending_.back());
     return;
   }
   const Event filled = sum_copies(unit, static_cast<float*>(storage_.gradient_pool().memory(unit)), compute.stream.record());
@@ -69,6 +70,7 @@ void GradientReduction::done(int unit, ops::Context& compute) {
   const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
   in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(), static_cast<std::size_t>(own.elements()),
                                                    DType::f32, op_, filled);
+  waits_.started(compute.stream, in_flight.reduced);
   slice_has_value_[index] = true;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,32 +24,82 @@ std::uint64_t majority(const std::vector<std::uint64_t>& hashes) {
   return best;
 }
 
-}  // namespace
+struct WeightHash {
+  ParameterId id;
+  std::uint64_t hash = 0;
+};
 
-void check_replicas(Communicator& axis, const UnitStorage& storage) {
-  if (axis.size() == 1) return;
-  const std::vector<ParameterId> parameters = storage.parameters();
-  const auto size = static_cast<std::size_t>(axis.size());
-  std::vector<std::uint64_t> mine(parameters.size()), all(parameters.size() * size);
-  std::vector<std::byte> memory;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor weight = storage.on_host(storage.kept_weights(parameters[i]), memory);
-    mine[i] = hash_bytes(weight.data(), weight.bytes());
+// Of what is kept of every parameter. Host memory is hashed by all threads.
+std::vector<WeightHash> hash_weights(const UnitStorage& storage) {
+  std::vector<WeightHash> hashes;
+  for (const ParameterId id : storage.parameters()) hashes.push_back({id, 0});
+  const auto count = static_cast<std::int64_t>(hashes.size());
+#pragma omp parallel
+  {
+    std::vector<std::byte> memory;
+#pragma omp for schedule(dynamic)
+    for (std::int64_t i = 0; i < count; ++i) {
+      WeightHash& each = hashes[static_cast<std::size_t>(i)];
+      const Tensor weight = storage.kept_weights(each.id);
+      Tensor readable;
+#pragma omp critical(baleen_replica_copies)
+      readable = storage.on_host(weight, memory);
+      each.hash = hash_bytes(readable.data(), readable.bytes());
+    }
   }
+  return hashes;
+}
+
+// `number`: what this rank is called in the message.
+void compare(Communicator& axis, int number, const UnitStorage& storage, const std::vector<WeightHash>& held) {
+  if (axis.size() == 1) return;
+  const auto size = static_cast<std::size_t>(axis.size());
+  std::vector<std::int32_t> numbers(size);
+  const auto own_number = static_cast<std::int32_t>(number);
+  axis.all_gather(&own_number, numbers.data(), 1, DType::i32).wait();
+  std::vector<std::uint64_t> mine, all(held.size() * size);
+  for (const WeightHash& each : held) mine.push_back(each.hash);
   axis.all_gather(mine.data(), all.data(), mine.size(), DType::u64).wait();
 
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  for (std::size_t i = 0; i < held.size(); ++i) {
     std::vector<std::uint64_t> hashes(size);
-    for (std::size_t rank = 0; rank < size; ++rank) hashes[rank] = all[rank * parameters.size() + i];
+    for (std::size_t rank = 0; rank < size; ++rank) hashes[rank] = all[rank * held.size() + i];
     const std::uint64_t expected = majority(hashes);
     std::string different;
     for (std::size_t rank = 0; rank < size; ++rank)
-      if (hashes[rank] != expected) different += fmt::format("{}{}", different.empty() ? "" : ", ", rank);
+      if (hashes[rank] != expected) different += fmt::format("{}{}", different.empty() ? "" : ", ", numbers[rank]);
     if (different.empty()) continue;
     throw Error(ExitCode::bad_numbers, fmt::format("the replicas differ: rank {} no longer holds the weights the others hold", different),
-                fmt::format("parameter {} (first that differs), axis {} of {} ranks", storage.parameter(parameters[i]).name, axis.name(), size),
+                fmt::format("parameter {} (first that differs), axis {} of {} ranks", storage.parameter(held[i].id).name, axis.name(), size),
                 "suspect that rank's memory or processor; start again from a checkpoint written before: `baleen train … --resume STEP`");
   }
+}
+
+template <class Wanted>
+std::vector<WeightHash> those(const std::vector<WeightHash>& hashes, Wanted wanted) {
+  std::vector<WeightHash> out;
+  std::copy_if(hashes.begin(), hashes.end(), std::back_inserter(out), [&](const WeightHash& each) { return wanted(each.id); });
+  return out;
+}
+
+}  // namespace
+
+void check_replicas(Communicator& axis, const UnitStorage& storage) { compare(axis, axis.rank(), storage, hash_weights(storage)); }
+
+void check_replicas(const DataGroup& group, const UnitStorage& storage) {
+  const bool whole = storage.keeps_whole_weights();
+  const int number = group.everyone->rank();
+  if (!whole && group.replicas == nullptr) return;
+  const std::vector<WeightHash> hashes = hash_weights(storage);
+  if (whole) compare(group.batch, number, storage, hashes);
+  else compare(*group.replicas, number, storage, hashes);
+  // What ranks of tensor parallelism have in common lies elsewhere in the shards of each.
+  if (!whole) return;
+  using Copies = HeldBox::Copies;
+  const auto copied = [&](Copies copies) { return those(hashes, [&](ParameterId id) { return storage.parameter(id).held.copies == copies; }); };
+  if (group.tensor != nullptr) compare(*group.tensor, number, storage, copied(Copies::all));
+  if (group.kv_heads != nullptr) compare(*group.kv_heads, number, storage, copied(Copies::some));
+  if (group.tied != nullptr) compare(*group.tied, number, storage, those(hashes, [&](ParameterId id) { return storage.unit(id.unit).kind == UnitKind::embedding; }));
 }
 
 }  // namespace baleen

@@ -44,7 +44,7 @@ UnitPool::UnitPool(Device& device, const std::string& name, const std::vector<st
     if (slot >= largest.size()) largest.resize(slot + 1);
     largest[slot] = std::max(largest[slot], bytes[unit]);
   }
-  for (const std::size_t size : largest) slots_.push_back({device.allocate(name, size), -1});
+  for (const std::size_t size : largest) slots_.push_back({device.allocate_shared(name, size), -1});
 }
 
 void UnitPool::clear() {

@@ -48,12 +48,13 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   }
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
-  weights_ = device.allocate("weights", weights * compute_bytes);
+  // Stage 0 sends no weights: they may lie in memory of this rank's own, where there are huge pages.
+  weights_ = options.stage == 0 ? device.allocate("weights", weights * compute_bytes) : device.allocate_shared("weights", weights * compute_bytes);
   const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
   if (options.stage == 3)
     weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
   if (options.kind != StorageKind::training) return;
-  gradients_ = device.allocate("gradients", gradients * sizeof(float));
+  gradients_ = device.allocate_shared("gradients", gradients * sizeof(float));
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
   if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
   Device& states = host_ != nullptr ? *host_ : device;

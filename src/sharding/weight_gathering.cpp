@@ -40,6 +40,7 @@ void WeightGathering::gather_into_pool(int unit, Stream& compute) {
   // The communicator's queue keeps the order: the second gather is complete after the first.
   if (layout.elements() > layout.trainable_elements()) gather(storage_.frozen_slice_weights(unit), layout.trainable_elements());
   waiting_[static_cast<std::size_t>(unit)] = true;
+  waits_.started(compute, arrived_[static_cast<std::size_t>(unit)]);
 }
 
 void WeightGathering::needed(int unit, int next, ops::Context& compute) {
@@ -75,6 +76,7 @@ void WeightGathering::publish(Stream& compute) {
     const auto index = static_cast<std::size_t>(unit);
     arrived_[index] = group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(), compute.record());
     waiting_[index] = true;
+    waits_.started(compute, arrived_[index]);
   }
 }
 

@@ -19,12 +19,14 @@ struct BenchResult {
   double comm_exposed_ms = 0;   // mean a step
   double host_ms = 0;           // median of what the host takes for a step: on a GPU, to enqueue it
   std::uint64_t host_waits = 0; // how often it waited for a GPU inside the timed steps
+  bool graph = false;           // whether the timed steps were replays of a graph
+  std::string why_no_graph;     // on a GPU
   std::size_t memory_peak_bytes = 0, memory_planned_bytes = 0;
   std::map<std::string, std::size_t> allocations;
   std::string device;
 };
 
-// One untimed step, then `steps`. Collective; `config` is resolved.
+// One untimed step, or three on a GPU, which records its step meanwhile; then `steps`. Collective; `config` is resolved.
 BenchResult bench_training(const Config& config, World& world, std::int64_t steps);
 
 }  // namespace baleen

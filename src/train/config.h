@@ -59,6 +59,7 @@ struct CommConfig {
   std::string backend = "auto";
   double timeout_s = 60;
   double bucket_mb = 25;                     // the most that backends which group sends put in one; the built-in ring sends unit by unit
+  bool overlap = true;                       // false: compute waits for every operation as soon as it is enqueued; the same bits, for comparison
   std::string gradient_reduction = "sum";    // sum | avg: how gradients are averaged over ranks
 };
 
@@ -78,6 +79,13 @@ struct FaultConfig {
   std::int64_t max_restarts = 3;
   std::int64_t replica_check_every = 100;  // steps; 0: never
   std::string nonfinite = "stop";
+  std::int64_t skip_limit = 10;  // steps skipped in a row after which the run stops
+  // A loss above spike_factor times the median of the spike_window losses before it is a spike: the run goes back to the last checkpoint and
+  // leaves out the batches since then, that of the spike and spike_skip more; at most spike_limit times.
+  double spike_factor = 0;  // 0: off
+  std::int64_t spike_window = 50;
+  std::int64_t spike_skip = 0;
+  std::int64_t spike_limit = 3;
 };
 
 struct Config {

@@ -183,6 +183,7 @@ void read_rest(const toml::table& root, Config& config) {
   comm.choice("backend", config.comm.backend, {"auto", "shm", "mpi", "nccl", "tcp"});
   comm.number("timeout_s", config.comm.timeout_s, 0, 86400, true);
   comm.number("bucket_mb", config.comm.bucket_mb, 0, 1 << 20);
+  comm.boolean("overlap", config.comm.overlap);
   comm.choice("gradient_reduction", config.comm.gradient_reduction, {"sum", "avg"});
   comm.finish();
   TomlSection checkpoint = section("checkpoint");
@@ -199,6 +200,12 @@ void read_rest(const toml::table& root, Config& config) {
   fault.integer("max_restarts", config.fault.max_restarts, 0, any_count);
   fault.integer("replica_check_every", config.fault.replica_check_every, 0, any_count);
   fault.choice("nonfinite", config.fault.nonfinite, {"stop", "skip"});
+  fault.integer("skip_limit", config.fault.skip_limit, 1, any_count);
+  if (fault.number("spike_factor", config.fault.spike_factor, 0, infinity) && config.fault.spike_factor > 0 && config.fault.spike_factor <= 1)
+    fault.reject("spike_factor", "not above 1: an ordinary loss would be a spike", "use 0 (off), or a factor such as 2");
+  fault.integer("spike_window", config.fault.spike_window, 2, 100'000);
+  fault.integer("spike_skip", config.fault.spike_skip, 0, any_count);
+  fault.integer("spike_limit", config.fault.spike_limit, 1, any_count);
   fault.finish();
 }
 

@@ -29,7 +29,6 @@ void refuse_missing_features(const Config& config) {
     std::string why;
     if (nccl_version(why).empty()) reject(config, fmt::format("comm.backend = \"nccl\": {}", why), "install NCCL, or set comm.backend = \"auto\"");
   }
-  refuse(config.fault.nonfinite == "skip", "fault.nonfinite = \"skip\"", "set fault.nonfinite = \"stop\"");
 }
 
 }  // namespace

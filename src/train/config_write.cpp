@@ -117,12 +117,15 @@ std::string config_toml(const Config& c) {
        toml::table{{"backend", c.comm.backend},
                    {"timeout_s", c.comm.timeout_s},
                    {"bucket_mb", c.comm.bucket_mb},
+                   {"overlap", c.comm.overlap},
                    {"gradient_reduction", c.comm.gradient_reduction}}},
       {"checkpoint",
        toml::table{{"every", c.checkpoint.every}, {"keep", c.checkpoint.keep}, {"async", c.checkpoint.async}, {"export_hf", c.checkpoint.export_hf}}},
       {"metrics", toml::table{{"every", c.metrics.every}, {"tensorboard", c.metrics.tensorboard}}},
       {"fault",
-       toml::table{{"max_restarts", c.fault.max_restarts}, {"replica_check_every", c.fault.replica_check_every}, {"nonfinite", c.fault.nonfinite}}},
+       toml::table{{"max_restarts", c.fault.max_restarts}, {"replica_check_every", c.fault.replica_check_every}, {"nonfinite", c.fault.nonfinite},
+                   {"skip_limit", c.fault.skip_limit}, {"spike_factor", c.fault.spike_factor}, {"spike_window", c.fault.spike_window},
+                   {"spike_skip", c.fault.spike_skip}, {"spike_limit", c.fault.spike_limit}}},
   };
   std::ostringstream out;
   out << root << '\n';

@@ -65,6 +65,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       context_{*stream_, scratch_},
       work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
   if (options.threads > 0) ops::set_threads(options.threads);
+  sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {
     const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
     if (!table.held_whole()) first_id_ = table.held.begin[0];
@@ -198,12 +199,15 @@ double Engine::counted_loss() {
   return groups_.data.counts_losses ? loss_sum : 0;
 }
 
-void Engine::enqueue_gradients(const HostBatch& batch, double valid_tokens) {
-  BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
+void Engine::scale_gradients(double valid_tokens) {
   const double share = options_.reduction == ReduceOp::avg ? groups_.data.batch.size() : 1;
   const float scale = valid_tokens > 0 ? static_cast<float>(share / valid_tokens) : 0.0f;
-  sharding_.gradients().begin_step(*stream_);
   stream_->copy(shared_.loss.gradient_scale.data(), &scale, sizeof scale);
+}
+
+void Engine::enqueue_gradients(const HostBatch& batch) {
+  BALEEN_CHECK(batch.sequences % options_.micro_batch_size == 0, batch.sequences, options_.micro_batch_size);
+  sharding_.gradients().begin_step(*stream_);
   run(batch, micro_steps(batch.sequences), ModelWork::Pass::gradients);
   sharding_.gradients().wait(context_);
   if (!groups_.data.counts_losses) stream_->fill_zero(shared_.loss.sum.data(), shared_.loss.sum.bytes());

@@ -34,6 +34,7 @@ struct EngineOptions {
   bool sequence_parallel = true;                         // where axis tp has several ranks
   ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
   std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
+  bool overlap = true;                                   // communication runs beside computation
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.
@@ -74,7 +75,13 @@ class Engine {
   // the `valid_tokens` of the global batch. Returns this rank's Σ token losses; 0 where another rank counts the same.
   double gradients(const HostBatch& batch, double valid_tokens);
   // The same, only enqueued: the sum is in loss_sum() then, and on a GPU the batch is read until the work is done.
-  void enqueue_gradients(const HostBatch& batch, double valid_tokens);
+  void enqueue_gradients(const HostBatch& batch, double valid_tokens) {
+    scale_gradients(valid_tokens);
+    enqueue_gradients(batch);
+  }
+  // Its two parts: a number that differs from step to step, and what a graph can hold.
+  void scale_gradients(double valid_tokens);
+  void enqueue_gradients(const HostBatch& batch);
   // [1] fp64, in device memory.
   const Tensor& loss_sum() const { return shared_.loss.sum; }
   // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the same).
@@ -95,6 +102,8 @@ class Engine {
 
   // Of every action of the passes; it must live as long as the engine.
   void observe(PipelineObserver* observer) { observer_ = observer; }
+  void observe_units(Sharding::Observer observer) { sharding_.observe(std::move(observer)); }
+  bool observed() const { return observer_ != nullptr; }
 
   // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
   std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }

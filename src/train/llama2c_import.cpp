@@ -16,7 +16,7 @@
 #include "data/foreign_file.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/family.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint_saver.h"
 
 namespace baleen {
 namespace {

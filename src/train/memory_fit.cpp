@@ -85,7 +85,6 @@ std::string what_would_fit(const EngineOptions& options, const EngineGroups& gro
 
 TrainingMemory training_memory(EngineOptions options, const EngineGroups& groups, Device& device) {
   options.device = create_counting_device(device);
-  options.threads = 0;
   Engine engine(options, groups);
   const AdamWOptimizer optimizer({}, engine.device(), engine.units());
   return {engine.named_allocations(), engine.device().peak_bytes()};

@@ -120,8 +120,9 @@ std::uint64_t ParallelAxes::busy_nanoseconds() const {
   return busy;
 }
 
-std::shared_ptr<Device> create_training_device(const Config& config, int rank) {
-  if (config.training.device != "gpu") return create_cpu_device();
+std::shared_ptr<Device> create_training_device(const Config& config, World& world) {
+  const int rank = world.rank();
+  if (config.training.device != "gpu") return create_cpu_device(world.size() > 1 ? world.shared_memory() : nullptr);
   const GpuList gpus = list_gpus();
   const int count = std::max(1, static_cast<int>(gpus.names.size()));
   // The host waits for a whole step, which may take longer than any wait for another rank.
@@ -146,7 +147,8 @@ EngineOptions training_engine_options(const Config& config, std::shared_ptr<Devi
           config.training.offload == "optimizer",
           config.parallelism.sequence_parallel,
           parse_schedule(config.parallelism.schedule),
-          std::max<std::int64_t>(1, config.training.global_batch_size / (config.training.micro_batch_size * config.parallelism.data * config.parallelism.replicate))};
+          std::max<std::int64_t>(1, config.training.global_batch_size / (config.training.micro_batch_size * config.parallelism.data * config.parallelism.replicate)),
+          config.comm.overlap};
 }
 
 }  // namespace baleen

@@ -55,7 +55,8 @@ class ParallelAxes {
 };
 
 // The device that `config` asks for: the processor, or the GPU of this rank, where several may share one. `config` is resolved.
-std::shared_ptr<Device> create_training_device(const Config& config, int rank);
+// Where ranks share memory, what they exchange lies there.
+std::shared_ptr<Device> create_training_device(const Config& config, World& world);
 // Of a training engine in the layout that `config` asks for. `config` is resolved.
 EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device);
 

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/host_memory.h"
 #include "device/timing.h"
 #include "ops/cross_entropy.h"
 #include "ops/update_decision.h"
 #include "optim/global_norm.h"
+#include "train/non_finite.h"
 
 namespace baleen {
 
@@ -19,30 +21,49 @@ std::int64_t count_valid(std::span<const std::int32_t> targets) {
   return std::count_if(targets.begin(), targets.end(), [](std::int32_t target) { return target != ops::ignore_index; });
 }
 
-TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip)
+TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip,
+                           StepGraphs graphs, bool skip_non_finite)
     : engine_(engine),
       optimizer_(optimizer),
       batches_(batches),
       schedule_(schedule),
       gradient_clip_(gradient_clip),
-      late_(engine.device().kind() == DeviceKind::gpu ? 1 : 0),
+      skip_non_finite_(skip_non_finite),
+      late_(engine.device().kind() == DeviceKind::gpu && !skip_non_finite ? 1 : 0),
       host_(create_host_memory(engine.device())),
       squares_(engine.device().allocate("gradient norm", sizeof(double))) {
   const auto elements = static_cast<std::size_t>(batches.global_batch_size() / engine.group().data_size * batches.sequence_length());
   for (std::size_t i = 0; i <= static_cast<std::size_t>(late_); ++i)
     slots_[i] = {host_->allocate("inputs", elements * sizeof(std::int32_t)), host_->allocate("targets", elements * sizeof(std::int32_t)),
-                 host_->allocate("loss and norm", 2 * sizeof(double))};
+                 host_->allocate("loss and norm", 2 * sizeof(double)), nullptr};
+  if (engine.device().kind() != DeviceKind::gpu) return;
+  why_no_graph_ = graphs == StepGraphs::never ? "not wanted" : reason_against_graphs();
+  if (!why_no_graph_.empty()) log::info("each step is enqueued anew, not recorded as a graph: {}", why_no_graph_);
 }
 
-HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) const {
+std::string TrainingStep::reason_against_graphs() const {
+  constexpr std::int64_t most_micro_batches = 64;  // a graph has hundreds of nodes for each
+  const StorageOptions& storage = engine_.units().options();
+  if (engine_.everyone().size() > 1) return "several ranks";
+  if (storage.stage >= 2) return fmt::format("parallelism.zero = {}", storage.stage);
+  if (storage.offload) return "training.offload";
+  if (engine_.observed()) return "actions are traced";
+  if (const std::int64_t micro_batches = engine_.micro_steps(batches_.global_batch_size()); micro_batches > most_micro_batches)
+    return fmt::format("{} micro-batches a step", micro_batches);
+  return "";
+}
+
+HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
   const std::int64_t sequences = batches_.global_batch_size() / engine_.group().data_size;
-  batches_.fill(static_cast<std::uint64_t>(step - 1), engine_.group().data_rank * sequences, sequences, slot.inputs.as<std::int32_t>(),
+  batches_.fill(static_cast<std::uint64_t>(step - 1 + skipped_batches_), engine_.group().data_rank * sequences, sequences, slot.inputs.as<std::int32_t>(),
                 slot.targets.as<std::int32_t>());
   const auto elements = static_cast<std::size_t>(sequences * batches_.sequence_length());
+  reading_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return {{slot.inputs.as<std::int32_t>(), elements}, {slot.targets.as<std::int32_t>(), elements}, sequences};
 }
 
-bool TrainingStep::enqueue(std::int64_t step, bool stop) {
+bool TrainingStep::enqueue(std::int64_t step, std::span<double> votes) {
   BALEEN_CHECK(pending() <= late_, pending(), late_);
   Communicator& everyone = engine_.everyone();
   ops::Context& context = engine_.context();
@@ -54,14 +75,27 @@ bool TrainingStep::enqueue(std::int64_t step, bool stop) {
   Slot& slot = slots_[now.slot];
   const HostBatch batch = fill(slot, step);
 
-  // The loss is a mean over the global batch's valid targets; the wish to stop travels with their count.
-  std::array<double, 2> totals{engine_.counts_batch() ? static_cast<double>(count_valid(batch.targets)) : 0.0, stop ? 1.0 : 0.0};
+  // The loss is a mean over the global batch's valid targets; the votes travel with their count.
+  std::vector<double> totals{engine_.counts_batch() ? static_cast<double>(count_valid(batch.targets)) : 0.0};
+  totals.insert(totals.end(), votes.begin(), votes.end());
   everyone.all_reduce(totals.data(), totals.data(), totals.size(), DType::f64, ReduceOp::sum).wait();
   now.valid_tokens = totals[0];
-  if (totals[1] > 0) return false;
+  std::copy(totals.begin() + 1, totals.end(), votes.begin());
+  if (votes[0] > 0) return false;
 
   optimizer_.begin_step(context.stream, step, now.result.lr);
-  engine_.enqueue_gradients(batch, now.valid_tokens);
+  if (skip_non_finite_) context.stream.fill_zero(optimizer_.scalars().as<float>() + ops::adamw_skip, sizeof(float));  // of an earlier step
+  engine_.scale_gradients(now.valid_tokens);
+  enqueue_or_replay(slot, batch);
+  now.done = record_time(context.stream);
+  pending_.push_back(std::move(now));
+  return true;
+}
+
+void TrainingStep::enqueue_work(const Slot& slot, const HostBatch& batch) {
+  ops::Context& context = engine_.context();
+  Communicator& everyone = engine_.everyone();
+  engine_.enqueue_gradients(batch);
   const Tensor &loss_sum = engine_.loss_sum(), squares(squares_.data(), DType::f64, {1});
   if (everyone.size() > 1)
     context.stream.wait(everyone.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
@@ -73,9 +107,22 @@ bool TrainingStep::enqueue(std::int64_t step, bool stop) {
 
   context.stream.copy(slot.sums.as<double>(), loss_sum.data(), sizeof(double));
   context.stream.copy(slot.sums.as<double>() + 1, squares.data(), sizeof(double));
-  now.done = record_time(context.stream);
-  pending_.push_back(std::move(now));
-  return true;
+}
+
+void TrainingStep::enqueue_or_replay(Slot& slot, const HostBatch& batch) {
+  Stream& stream = engine_.context().stream;
+  const bool graphs = stream.kind() == DeviceKind::gpu && why_no_graph_.empty();
+  if (graphs && methods_chosen_ && slot.graph == nullptr) {
+    try {
+      slot.graph = capture(stream, [&] { enqueue_work(slot, batch); });
+    } catch (const Error& error) {
+      why_no_graph_ = error.what();
+      log::warning("each step is enqueued anew from here on, it could not be recorded as a graph: {}", error.what());
+    }
+  }
+  replayed_ = slot.graph != nullptr;
+  replayed_ ? slot.graph->replay(stream) : enqueue_work(slot, batch);
+  methods_chosen_ = true;
 }
 
 StepResult TrainingStep::take() {
@@ -86,8 +133,14 @@ StepResult TrainingStep::take() {
   StepResult& result = first.result;
   result.loss = first.valid_tokens > 0 ? sums[0] / first.valid_tokens : 0.0;
   result.grad_norm = std::sqrt(sums[1]);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) fail_non_finite(first);
   result.seconds = seconds_between(first.begin, first.done);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    // The weights are still those that the step began with, whatever has been enqueued since.
+    result.skipped = name_problem(first);
+    if (!skip_non_finite_)
+      throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm), result.skipped,
+                  "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
+  }
   const StepResult taken = result;
   pending_.pop_front();
   return taken;
@@ -98,32 +151,8 @@ std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
   return take();
 }
 
-void TrainingStep::fail_non_finite(const Pending& failed) {
-  const StepResult& result = failed.result;
-  engine_.settle_weights();
-  // Gradients of a step that another has followed are gone: the weights are still those it began with, so they can be had again.
-  if (pending_.size() > 1) engine_.gradients(fill(slots_[failed.slot], result.step), failed.valid_tokens);
-  // Each rank looks through the gradients it owns; the one of lowest rank that finds something names it.
-  const UnitStorage& units = engine_.units();
-  Communicator& everyone = engine_.everyone();
-  std::array<char, 256> parameter{};
-  std::int32_t finder = everyone.size();
-  std::vector<std::byte> memory;
-  for (const ParameterId id : units.parameters()) {
-    if (!units.parameter(id).trainable) continue;
-    const Tensor gradient = units.on_host(units.of_updated(units.updated_gradients(id.unit), id, units.part(id, units.updated(id.unit))), memory);
-    const float* values = gradient.as<float>();
-    if (std::all_of(values, values + gradient.elements(), [](float value) { return std::isfinite(value); })) continue;
-    finder = everyone.rank();
-    units.parameter(id).name.copy(parameter.data(), parameter.size() - 1);
-    break;
-  }
-  everyone.all_reduce(&finder, &finder, 1, DType::i32, ReduceOp::min).wait();
-  const bool found = finder < everyone.size();
-  if (found) everyone.broadcast(parameter.data(), parameter.size(), DType::u8, finder).wait();
-  throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
-              fmt::format("step {}, first parameter with a non-finite gradient: {}", result.step, found ? fmt::format("{} (rank {})", parameter.data(), finder) : "none"),
-              "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
+std::string TrainingStep::name_problem(const Pending& failed) {
+  return fmt::format("step {}, {}", failed.result.step, name_non_finite(engine_, fill(slots_[failed.slot], failed.result.step), failed.valid_tokens));
 }
 
 }  // namespace baleen

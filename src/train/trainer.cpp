@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <numbers>
@@ -32,7 +33,7 @@ ResumePolicy parse_resume(const std::string& text) {
 }
 
 Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
-                 std::filesystem::path trace)
+                 std::filesystem::path trace, ProgressReporter reporter)
     : config_(std::move(config)),
       data_(std::move(data)),
       world_(world),
@@ -40,15 +41,22 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       resume_(resume),
       stop_(std::move(stop)),
       trace_file_(std::move(trace)),
-      device_(create_training_device(config_, world.rank())),
+      device_(create_training_device(config_, world)),
       axes_(world, layout_of(config_.parallelism), config_.model, device_.get(), trace_file_.empty() ? nullptr : &trace_),
       engine_(check_memory(training_engine_options(config_, device_), axes_.groups()), axes_.groups()),
       optimizer_(config_.adamw, engine_.device(), engine_.units()) {
-  if (!trace_file_.empty()) engine_.observe(&trace_);
+  watch_.emplace(std::move(reporter), engine_, axes_.groups().place.stage, trace_file_.empty() ? nullptr : &trace_);
+  watch_->begin_unlimited("starting");
   prepare_run_directory();
-  if (data_.train != nullptr)
-    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip);
+  if (data_.train != nullptr) {
+    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip, StepGraphs::where_possible,
+                           config_.fault.nonfinite == "skip");
+    data_fingerprint_ = data_.train->fingerprint().to_json();
+  }
   restore();
+  // Where only the end is saved nothing could go on meanwhile.
+  const bool background = config_.checkpoint.async && config_.checkpoint.every > 0 && config_.training.steps > config_.checkpoint.every;
+  saver_.emplace(run_, config_.checkpoint.keep, engine_.group(), engine_.units(), background ? &engine_.device() : nullptr);
 }
 
 void Trainer::prepare_run_directory() {
@@ -63,23 +71,73 @@ void Trainer::prepare_run_directory() {
 }
 
 void Trainer::restore() {
-  // Rank 0 looks, all follow, so that no rank can see another set of checkpoints than the others.
+  if (resume_.kind != ResumePolicy::Kind::automatic && begun_before()) resume_.kind = ResumePolicy::Kind::automatic;
   std::int64_t step = -1;
-  if (world_.rank() == 0 && resume_.kind == ResumePolicy::Kind::automatic) {
-    const checkpoint::LatestCheckpoint latest = checkpoint::latest_checkpoint(run_);
-    for (const std::string& warning : latest.warnings) log::warning("{}", warning);
-    if (latest.checkpoint) step = latest.checkpoint->step;
+  if (resume_.kind == ResumePolicy::Kind::automatic) step = restore_newest();
+  if (resume_.kind == ResumePolicy::Kind::step) {
+    step = resume_.step;
+    restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
   }
-  axes_.everyone().broadcast(&step, sizeof step, DType::u8, 0).wait();
-  if (resume_.kind == ResumePolicy::Kind::step) step = resume_.step;
-  if (step >= 0) restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
   if (step < 0) set_initial_weights(config_, engine_.units());
   axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
+  if (step >= 0) log::info("resumed from step {} in {}", step, checkpoint::checkpoints_folder(run_).string());
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
   write_file_atomically(run_ / "config.toml", config_toml(config_));
+  if (!resume_.job.empty()) write_file_atomically(run_ / ".job", resume_.job);
+  open_records();
+}
+
+bool Trainer::begun_before() const {
+  std::int32_t begun = 0;
+  // torchrun gives every life of its ranks another name.
+  if (world_.rank() == 0 && resume_.restarts > 0) {
+    const std::filesystem::path file = run_ / ".job";
+    begun = resume_.job.ends_with("|") || (std::filesystem::exists(file) && read_file(file, 4096) == resume_.job) ? 1 : 0;
+  }
+  axes_.everyone().broadcast(&begun, sizeof begun, DType::u8, 0).wait();
+  return begun != 0;
+}
+
+void Trainer::open_records() {
+  metrics_.reset();
+  events_.reset();
   metrics_ = std::make_unique<MetricsLog>(run_ / "metrics.jsonl", start_step_);
   if (config_.metrics.tensorboard) events_ = std::make_unique<EventLog>(run_ / "events", start_step_);
+}
+
+std::int64_t Trainer::restore_newest() {
+  Communicator& everyone = axes_.everyone();
+  std::vector<checkpoint::CheckpointEntry> found;  // of rank 0: it looks, all follow, so that nobody can see another set than the others
+  if (everyone.rank() == 0) found = checkpoint::list_checkpoints(run_);
+  std::optional<Error> first;  // of the newest: where none can be read, that is what to say
+  for (auto entry = found.rbegin();;) {
+    std::int64_t step = entry != found.rend() ? entry->step : -1;
+    everyone.broadcast(&step, sizeof step, DType::u8, 0).wait();
+    if (step < 0) {
+      if (first) throw *first;
+      return -1;
+    }
+    const auto directory = checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step);
+    std::optional<Error> failure;
+    try {
+      restore_from(everyone.rank() == 0 ? entry->directory : directory);
+      if (start_step_ != step) throw Error(ExitCode::bad_data, fmt::format("its manifest says step {}", start_step_), directory.string());
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::bad_data) throw;
+      failure = error;
+    }
+    std::int32_t failed = failure ? 1 : 0;
+    everyone.all_reduce(&failed, &failed, 1, DType::i32, ReduceOp::max).wait();
+    if (failed == 0) {
+      if (everyone.rank() == 0)
+        for (auto damaged = found.rbegin(); damaged != entry; ++damaged) checkpoint::set_aside_damaged(*damaged);
+      return step;
+    }
+    if (failure) log::warning("checkpoint {} cannot be used and is passed over: {}", directory.string(), failure->what());
+    if (!first) first = failure ? *failure : Error(ExitCode::rank_failed, "another rank could not read the checkpoint", directory.string(), "see that rank's message");
+    if (everyone.rank() == 0) ++entry;
+  }
 }
 
 void Trainer::restore_from(const std::filesystem::path& directory) {
@@ -96,7 +154,8 @@ void Trainer::restore_from(const std::filesystem::path& directory) {
     check_same_data(DataFingerprint::from_json(state.data_fingerprint, directory.string()), data_.train->fingerprint());
   start_step_ = saved_step_ = state.step;
   tokens_ = state.tokens;
-  if (world_.rank() == 0) log::info("resumed from {}", directory.string());
+  skipped_batches_ = state.skipped_batches;
+  if (training_step_) training_step_->skip_batches(skipped_batches_);
 }
 
 void Trainer::log_start() const {
@@ -126,22 +185,32 @@ ExitCode Trainer::run() {
       axes_.everyone().barrier().wait();
       trace_.start();
     }
+    watch_->begin_step(step);
     const bool trained = train_step(step);
     if (traced) write_trace(step);
     if (!trained) {
       finish_steps(0);
       if (saved_step_ != step - 1) save(step - 1);
+      watch_->begin_unlimited("completing the last checkpoint");
+      saver_->finish();
       if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
       return ExitCode::stopped;
     }
     const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
     const bool evaluate = due(config_.training.eval_every) || (config_.training.eval_every > 0 && step == steps);
     if (evaluate || due(config_.fault.replica_check_every) || due(config_.checkpoint.every) || step == steps) finish_steps(0);
+    if (spike_) {
+      rewind(*std::exchange(spike_, std::nullopt));
+      step = start_step_;
+      continue;
+    }
     if (evaluate) validate(step);
     if (due(config_.fault.replica_check_every)) check_replicas();
     if (due(config_.checkpoint.every)) save(step);
   }
   if (saved_step_ != steps) save(steps);
+  watch_->begin_unlimited("completing the last checkpoint");
+  saver_->finish();
   export_if_wanted();
   return ExitCode::done;
 }
@@ -169,7 +238,11 @@ void Trainer::record(const Row& row) {
 bool Trainer::train_step(std::int64_t step) {
   MetricsRow row;
   const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
-  if (!training_step_->enqueue(step, stop_())) return false;
+  const CheckpointSaver::Votes saving = saver_->tell();
+  std::array<double, 3> votes{stop_() ? 1.0 : 0.0, saving.unwritten, saving.failed};
+  const bool trained = training_step_->enqueue(step, votes);
+  saver_->hear({votes[1], votes[2]});
+  if (!trained) return false;
   row.step = step;
   row.lr = config_.schedule().at(step);
   row.comm_bytes = axes_.bytes_sent() - bytes;
@@ -207,6 +280,12 @@ void Trainer::finish_steps(int leave) {
 void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   tokens_ += step_tokens;
+  watch_->end_step(training_step_->reading_seconds(), result.seconds);
+  count_skipped(result);
+  if (spike_ || is_spike(result)) {
+    if (!spike_) spike_ = result;
+    return;  // of a future that is given up
+  }
   if (metrics_ == nullptr) return;
   row.loss = result.loss;
   row.grad_norm = result.grad_norm;
@@ -218,6 +297,65 @@ void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   row.memory_peak_bytes = engine_.device().peak_bytes();
   if (row.step % config_.metrics.every == 0 || row.step == config_.training.steps) record(row);
   progress_->show(row);
+}
+
+void Trainer::count_skipped(const StepResult& result) {
+  if (result.skipped.empty()) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  if (world_.rank() == 0) log::warning("a step is skipped: loss {}, gradient norm {}; {}", result.loss, result.grad_norm, result.skipped);
+  if (++skipped_in_a_row_ >= config_.fault.skip_limit)
+    throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad in {} steps in a row", skipped_in_a_row_), result.skipped,
+                "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise fault.skip_limit");
+}
+
+bool Trainer::is_spike(const StepResult& result) {
+  const FaultConfig& fault = config_.fault;
+  if (fault.spike_factor == 0 || !result.skipped.empty()) return false;
+  const auto window = static_cast<std::size_t>(fault.spike_window);
+  if (losses_.size() == window) {
+    std::vector<double> sorted;
+    for (const auto& [step, loss] : losses_) sorted.push_back(loss);
+    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(window / 2), sorted.end());
+    const double usual = sorted[window / 2];
+    if (result.loss > fault.spike_factor * usual) {
+      if (saved_step_ >= 0 && rewinds_ < fault.spike_limit) {
+        if (world_.rank() == 0)
+          log::warning("the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}: going back to the last checkpoint, without the batches since", result.step, result.loss,
+                       window, usual);
+        return true;
+      }
+      if (saved_step_ >= 0)
+        throw Error(ExitCode::bad_numbers, fmt::format("the loss of step {} is {}, and the run has gone back {} times already", result.step, result.loss, rewinds_), "[fault] spike_limit",
+                    "lower optimizer.lr, or raise fault.spike_skip to leave out more of the data");
+      if (world_.rank() == 0) log::warning("the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}, and there is no checkpoint to go back to", result.step, result.loss, window, usual);
+    }
+    losses_.pop_front();
+  }
+  losses_.emplace_back(result.step, result.loss);
+  return false;
+}
+
+void Trainer::rewind(const StepResult& spike) {
+  watch_->begin_unlimited("going back to the last checkpoint");
+  finish_steps(0);
+  spike_.reset();
+  saver_->finish();
+  ++rewinds_;
+  // Step s reads batch s - 1 + skipped: the first step after the checkpoint is to read the first batch behind those left out.
+  const std::int64_t next_batch = spike.step + skipped_batches_ + config_.fault.spike_skip;
+  const std::int64_t step = restore_newest();
+  BALEEN_CHECK(step >= 0 && step < spike.step, step, spike.step);
+  skipped_batches_ = next_batch - step;
+  training_step_->skip_batches(skipped_batches_);
+  while (!losses_.empty() && losses_.back().first > step) losses_.pop_back();
+  axes_.everyone().barrier().wait();
+  if (world_.rank() == 0) {
+    open_records();
+    log::info("going on from step {}; {} batches of the data are left out so far", step, skipped_batches_);
+  }
+  progress_.emplace(start_step_ + 1, config_.training.steps, world_.rank() == 0);
 }
 
 void Trainer::validate(std::int64_t step) {
@@ -232,20 +370,21 @@ void Trainer::validate(std::int64_t step) {
 
 void Trainer::check_replicas() {
   engine_.settle_weights();
-  const DataGroup& group = engine_.group();
-  if (engine_.units().keeps_whole_weights()) baleen::check_replicas(group.batch, engine_.units());
-  else if (group.replicas != nullptr) baleen::check_replicas(*group.replicas, engine_.units());
+  watch_->begin_unlimited("comparing replicas");
+  baleen::check_replicas(engine_.group(), engine_.units());
 }
 
 void Trainer::save(std::int64_t step) {
+  watch_->begin_unlimited(fmt::format("saving step {}", step));
   engine_.settle_weights();
   TrainingState state;
   state.step = step;
   state.tokens = tokens_;
+  state.skipped_batches = skipped_batches_;
   state.model_config = model_config_json(config_.model);
   state.tokenizer = data_.tokenizer_json;
-  if (data_.train != nullptr) state.data_fingerprint = data_.train->fingerprint().to_json();
-  save_checkpoint(run_, state, engine_.group(), engine_.units(), config_.checkpoint.keep);
+  state.data_fingerprint = data_fingerprint_;
+  saver_->begin(state);
   saved_step_ = step;
 }
 

@@ -1,4 +1,4 @@
-// The trainer's side of a checkpoint: which pieces a rank writes, and the state beside the tensors.
+// What a checkpoint says of the training beside its tensors, and how a rank fills its memory from one. checkpoint_saver.h writes them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 
 #include "checkpoint/layout.h"
 #include "checkpoint/reader.h"
-#include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
 
 namespace baleen {
@@ -16,6 +15,7 @@ namespace baleen {
 struct TrainingState {
   std::int64_t step = 0;
   std::int64_t tokens = 0;       // trained on so far
+  std::int64_t skipped_batches = 0;  // step s read batch s - 1 + this many: what a spike of the loss has cost
   std::string model_config;      // config.json's text
   std::string tokenizer;         // Tokenizer::to_json(), or "" where the data name none
   std::string data_fingerprint;  // DataFingerprint::to_json(), or "" before any data
@@ -23,14 +23,6 @@ struct TrainingState {
   std::string to_json() const;
   static TrainingState from_json(const std::string& text, const std::string& where);
 };
-
-// Saves the slices that the ranks of the group own as RUN/checkpoints/step_N, then deletes all but the newest `keep`. Collective.
-// A failure on one rank (disk full) fails the save on all; former checkpoints stay.
-void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const DataGroup& group, const UnitStorage& units,
-                     std::int64_t keep);
-
-// Bytes that the checkpoint takes on the disk, headers aside. Collective.
-std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units);
 
 // Where a range of what a rank holds of a parameter lies in the whole; elements count in what it holds.
 checkpoint::Placement placement_of(const ParameterDescription& parameter, checkpoint::StateKind kind, SliceRange range);

@@ -212,7 +212,7 @@ Reference run_reference(const Config& config, const std::shared_ptr<Device>& dev
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts) {
   const Batch batch = random_batch(config, batch_sequences(config, layouts));
   Reference reference;
-  const std::shared_ptr<Device> device = create_training_device(config, world.rank());
+  const std::shared_ptr<Device> device = create_training_device(config, world);
   {
     const ParallelAxes alone(world, {}, config.model, device.get());
     if (alone.member()) reference = run_reference(config, device, alone.groups(), batch);

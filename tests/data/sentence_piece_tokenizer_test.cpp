@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "data/tokenizer/base64.h"
 #include "data/tokenizer/streaming_decoder.h"
 #include "data/tokenizer/tokenizer_folder.h"
 #include "test_support.h"
@@ -87,6 +88,12 @@ TEST_F(SentencePiece, DamageIsNamed) {
   const TemporaryFolder folder;
   const std::string model = read_file(golden_path("sentencepiece/tokenizer.model"));
   EXPECT_ERROR((void)load_tokenizer(folder.write("t.model", model.substr(0, 1000))), ExitCode::bad_data, "t.model", "SentencePiece");
+  // Found by tests/fuzz: the library throws at an empty piece, and a byte piece may have any text.
+  const std::string empty_piece = decode_base64("Cg4KBTx1bms+FQAAxwAYAgo4CjEAPBVzAAAAPhgDCg0KBDwvcz4VAAAAABj1Cg8KBjwweDQxPhUAAAAAGAYKlJbigWR0ZW5p4nk=").value();
+  EXPECT_ERROR((void)SentencePieceTokenizer(empty_piece, "t.model"), ExitCode::bad_data, "t.model", "SentencePiece");
+  std::string bytes = model;
+  for (std::size_t at = bytes.find("<0x41>"); at != std::string::npos; at = bytes.find("<0x41>")) bytes[at + 2] = 'y';
+  if (bytes != model) EXPECT_ERROR((void)SentencePieceTokenizer(bytes, "t.model"), ExitCode::bad_data, "t.model", "SentencePiece");
   EXPECT_ERROR((void)tokenizer_from_json(R"({"kind":"sentencepiece","file":"?"})", "a sidecar"), ExitCode::bad_data, "a sidecar", "base64");
 }
 

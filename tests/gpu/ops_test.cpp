@@ -18,6 +18,22 @@ using ops::Context;
 
 class GpuOps : public OnBothDevices {};
 
+// Rows of v values that are filled up to `stride`, with what is no number.
+Floats with_stride(const Floats& values, std::int64_t rows, std::int64_t v, std::int64_t stride) {
+  Floats filled(static_cast<std::size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
+  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(values.begin() + i * v, v, filled.begin() + i * stride);
+  return filled;
+}
+// The values alone; what fills up the rows must be 0 where they are gradients.
+Floats without_stride(const Floats& filled, std::int64_t rows, std::int64_t v, std::int64_t stride, bool gradients) {
+  Floats values;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    values.insert(values.end(), filled.begin() + i * stride, filled.begin() + i * stride + v);
+    for (std::int64_t pad = v; gradients && pad < stride; ++pad) EXPECT_EQ(filled[static_cast<std::size_t>(i * stride + pad)], 0.0f);
+  }
+  return values;
+}
+
 TEST_F(GpuOps, Add) {
   for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1023}, std::int64_t{100000}}) {
     const Floats a = random(count), b = random(count);
@@ -147,30 +163,35 @@ TEST_F(GpuOps, VocabularyCrossEntropy) {
     // Another rank's: a greatest logit, a sum above zero, and the target's logit where the target is not here.
     Floats others = of_others;
     for (std::int64_t i = 0; i < n; ++i) {
-      others[static_cast<std::size_t>(3 * i + 1)] = 1 + others[static_cast<std::size_t>(3 * i + 1)] * others[static_cast<std::size_t>(3 * i + 1)];
+      others[static_cast<std::size_t>(3 * i + 1)] =
+          1 + others[static_cast<std::size_t>(3 * i + 1)] * others[static_cast<std::size_t>(3 * i + 1)];
       const std::int64_t own = targets[static_cast<std::size_t>(i)] - first;
       if (own >= 0 && own < v) others[static_cast<std::size_t>(3 * i + 2)] = 0;
     }
+    const auto padded = [&](Side& side) { return side.device().kind() == DeviceKind::gpu ? (v + 63) / 64 * 64 : v; };
     for (const bool backward : {false, true})
       expect_equal(
           [&](Side& side) {
-            const Tensor there = side.put(logits, {n, v}), sum = side.put(std::vector<double>{0.5}, {1}), at = side.put(targets, {n});
-            const Tensor factor = side.put(scale, {1}), mine = side.poisoned({n, 3}), all = side.put(Floats(static_cast<std::size_t>(6 * n)), {2, n, 3});
+            const std::int64_t stride = padded(side);
+            const Tensor there = side.put(with_stride(logits, n, v, stride), {n, stride}), sum = side.put(std::vector<double>{0.5}, {1}),
+                         at = side.put(targets, {n});
+            const Tensor factor = side.put(scale, {1}), mine = side.poisoned({n, 3}),
+                         all = side.put(Floats(static_cast<std::size_t>(6 * n)), {2, n, 3});
             const Tensor theirs = side.put(others, {n, 3});
             side.run([&](Context& context) {
-              ops::vocabulary_cross_entropy_statistics(context, mine, there, at, first);
-              if (context.stream.measuring()) return ops::vocabulary_cross_entropy(context, sum, there, all, at, first, factor);
+              ops::vocabulary_cross_entropy_statistics(context, mine, there, at, first, v);
+              if (context.stream.measuring()) return ops::vocabulary_cross_entropy(context, sum, there, all, at, first, v, factor);
               context.stream.copy(all.data(), mine.data(), mine.bytes());
               context.stream.copy(all.as<float>() + mine.elements(), theirs.data(), theirs.bytes());
-              ops::vocabulary_cross_entropy(context, sum, there, all, at, first, backward ? factor : Tensor());
+              ops::vocabulary_cross_entropy(context, sum, there, all, at, first, v, backward ? factor : Tensor());
             });
-            return std::vector<Floats>{side.get(mine), side.get(there), {static_cast<float>(side.get<double>(sum)[0])}};
+            return std::vector<Floats>{
+                side.get(mine), without_stride(side.get(there), n, v, stride, backward), {static_cast<float>(side.get<double>(sum)[0])}};
           },
           "vocabulary cross-entropy " + std::to_string(v));
   }
 }
 
-// Rows that are filled up, with what is no number.
 TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
   for (const std::int64_t v : {std::int64_t{2}, std::int64_t{257}, std::int64_t{1024}, std::int64_t{50257}, std::int64_t{151937}}) {
     const std::int64_t n = 9, padded = (v + 63) / 64 * 64;
@@ -182,9 +203,8 @@ TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
       expect_equal(
           [&](Side& side) {
             const std::int64_t stride = side.device().kind() == DeviceKind::gpu ? padded : v;
-            Floats rows(static_cast<std::size_t>(n * stride), std::numeric_limits<float>::quiet_NaN());
-            for (std::int64_t i = 0; i < n; ++i) std::copy_n(logits.begin() + i * v, v, rows.begin() + i * stride);
-            const Tensor there = side.put(rows, {n, stride}), sum = side.put(std::vector<double>{0.5}, {1}), at = side.put(targets, {n});
+            const Tensor there = side.put(with_stride(logits, n, v, stride), {n, stride}), sum = side.put(std::vector<double>{0.5}, {1}),
+                         at = side.put(targets, {n});
             const Tensor factor = side.put(scale, {1});
             side.run([&](Context& context) {
               if (backward)
@@ -192,13 +212,8 @@ TEST_F(GpuOps, CrossEntropyOfPaddedRows) {
               else
                 ops::cross_entropy_forward(context, sum, there, at, v);
             });
-            const Floats after = side.get(there);
-            Floats gradients;
-            for (std::int64_t i = 0; i < n; ++i) {
-              gradients.insert(gradients.end(), after.begin() + i * stride, after.begin() + i * stride + v);
-              for (std::int64_t pad = v; backward && pad < stride; ++pad) EXPECT_EQ(after[static_cast<std::size_t>(i * stride + pad)], 0.0f);
-            }
-            return std::vector<Floats>{gradients, {static_cast<float>(side.get<double>(sum)[0])}};
+            return std::vector<Floats>{without_stride(side.get(there), n, v, stride, backward),
+                                       {static_cast<float>(side.get<double>(sum)[0])}};
           },
           "padded cross-entropy " + std::to_string(v));
   }
@@ -231,7 +246,8 @@ TEST_F(GpuOps, DecidesAboutTheUpdateAsTheCpu) {
       const Tensor scalars = side->put(Floats(ops::adamw_scalars, 0.0f), {ops::adamw_scalars});
       const Tensor loss_sum = side->put(std::vector<double>{loss}, {1}), square_sum = side->put(std::vector<double>{squares}, {1});
       const Floats ones(9, 1.0f), zeros(9, 0.0f);
-      const Tensor weights = side->put(ones, {9}), gradients = side->put(ones, {9}), first = side->put(zeros, {9}), second = side->put(zeros, {9});
+      const Tensor weights = side->put(ones, {9}), gradients = side->put(ones, {9}), first = side->put(zeros, {9}),
+                   second = side->put(zeros, {9});
       side->run([&](Context& context) {
         ops::decide_update(context, scalars, loss_sum, square_sum, limit);
         ops::adamw(context, {weights, Tensor(), gradients, first, second}, scalars, {}, {});

@@ -10,9 +10,10 @@ namespace {
 // Everything that one rank trains with.
 class OneRank {
  public:
-  OneRank(World& world, const Training& training, std::shared_ptr<Device> device, const LrSchedule& schedule)
+  OneRank(World& world, const Training& training, std::shared_ptr<Device> device, const LrSchedule& schedule,
+          StepGraphs graphs = StepGraphs::where_possible)
       : axis_(world.create_communicator({0}, "one")), engine_(options(training, std::move(device)), *axis_), optimizer_({.seed = 3}, engine_.device(), engine_.units()),
-        step_(engine_, optimizer_, batches_, schedule, 1.0) {
+        step_(engine_, optimizer_, batches_, schedule, 1.0, graphs) {
     engine_.units().initialize_weights(11);
   }
   Engine& engine() { return engine_; }
@@ -48,6 +49,7 @@ struct Numbers {
   std::vector<double> losses, norms;
   Parameters weights;
   std::uint64_t waits = 0;  // of the host, while it enqueued steps after the first
+  std::vector<bool> replayed;
 };
 
 class GpuTrainingStep : public ::testing::Test {
@@ -55,10 +57,11 @@ class GpuTrainingStep : public ::testing::Test {
   void SetUp() override {
     if (!gpu_available()) GTEST_SKIP() << list_gpus().why_none;
   }
-  static Numbers run(const Training& training, const std::shared_ptr<Device>& device, std::int64_t steps) {
+  static Numbers run(const Training& training, const std::shared_ptr<Device>& device, std::int64_t steps,
+                     StepGraphs graphs = StepGraphs::where_possible) {
     Numbers result;
     run_ranks(1, [&](World& world) {
-      OneRank rank(world, training, device, constant);
+      OneRank rank(world, training, device, constant, graphs);
       const auto take = [&] {
         const StepResult taken = rank.step().take();
         EXPECT_EQ(taken.step, static_cast<std::int64_t>(result.losses.size()) + 1);
@@ -68,6 +71,7 @@ class GpuTrainingStep : public ::testing::Test {
       for (std::int64_t step = 1; step <= steps; ++step) {
         const std::uint64_t before = host_waits(*device);
         ASSERT_TRUE(rank.step().enqueue(step, false));
+        result.replayed.push_back(rank.step().replayed());
         if (step > 1) result.waits += host_waits(*device) - before;
         while (rank.step().pending() > rank.step().results_late()) take();
       }
@@ -100,6 +104,23 @@ TEST_F(GpuTrainingStep, DeterministicMeansTheSameBitsTwice) {
     EXPECT_EQ(first.losses, second.losses);
     EXPECT_EQ(first.norms, second.norms);
     EXPECT_EQ(first.weights, second.weights);
+  }
+}
+
+TEST_F(GpuTrainingStep, GraphsGiveTheBitsOfStepsEnqueuedAnew) {
+  Training training;
+  training.micro_batch = 2;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    training.compute = compute;
+    const Numbers graphs = run(training, gpu(true), 9), anew = run(training, gpu(true), 9, StepGraphs::never);
+    EXPECT_EQ(graphs.losses, anew.losses);
+    EXPECT_EQ(graphs.norms, anew.norms);
+    EXPECT_EQ(graphs.weights, anew.weights);
+    EXPECT_EQ(graphs.waits, 0u);
+    for (std::size_t i = 0; i < 9; ++i) {
+      EXPECT_EQ(graphs.replayed[i], i > 0) << i;
+      EXPECT_FALSE(anew.replayed[i]) << i;
+    }
   }
 }
 

@@ -127,7 +127,7 @@ TEST_F(Launcher, RanksDieWithTheirLauncher) {
   request.executable = own_executable();
   request.arguments = {"nested-launcher", "--as-rank", "nested_launcher"};
   request.environment["BALEEN_TEST_PIPE"] = std::to_string(ends[1]);
-  request.inherited_descriptor = ends[1];
+  request.inherited_descriptors = {ends[1]};
   const pid_t launcher = spawn(request);
   write_end.reset();
   char ready = 0;

@@ -66,7 +66,7 @@ std::vector<Case> shapes() {
     for (const bool b_transposed : {false, true})
       for (const bool accumulate : {false, true})
         for (const std::int64_t padding : {0, 5})
-          for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 37, 19}, {33, 1, 8}, {7, 13, 1}, {65, 47, 130}})
+          for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 37, 19}, {33, 1, 8}, {7, 13, 1}, {65, 47, 130}, {5, 7, 8200}})
             cases.push_back({m, n, k, a_transposed, b_transposed, accumulate, padding});
   return cases;
 }
@@ -116,6 +116,53 @@ TEST(Matmul, HalvesAreMultipliedInFp32AndRoundedOnce) {
           ASSERT_EQ(out[i].bits, before[i].bits) << "beyond the columns";
         }
     }
+}
+
+// More columns to sum over than fit in a cache; the sum is rounded once, what was there before counted in.
+TEST(Matmul, DeepSumsOfHalvesAreRoundedOnce) {
+  const ThreadsScope threads(2);
+  constexpr std::int64_t m = 6, n = 20, k = 8200;
+  HalfArray a(Array::normal(1, m * k)), b(Array::normal(2, k * n)), start(Array::normal(3, m * n));
+  const Array wide_a = a.floats(), wide_b = b.floats(), wide_start = start.floats();
+  for (const bool accumulate : {false, true}) {
+    HalfArray out = start;
+    const auto matrix = [](const Tensor& tensor, std::int64_t rows, std::int64_t columns) { return Matrix(tensor.data(), tensor.dtype(), rows, columns, columns); };
+    multiply(matrix(out.flat(), m, n), matrix(a.flat(), m, k), matrix(b.flat(), k, n), accumulate);
+    std::vector<double> want;
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = accumulate ? static_cast<double>(wide_start[i * n + j]) : 0.0;
+        for (std::int64_t l = 0; l < k; ++l) sum += static_cast<double>(wide_a[i * k + l]) * wide_b[l * n + j];
+        want.push_back(sum);
+      }
+    EXPECT_LE(relative_error(out.floats(), want), 2e-3) << accumulate;  // one rounding to 8 bits
+  }
+}
+
+TEST(Matmul, ABiasIsAddedToEveryRow) {
+  const ThreadsScope threads(2);
+  constexpr std::int64_t m = 9, n = 13, k = 21, padding = 4;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Array a = Array::normal(1, m * k), b = Array::normal(2, n * k), bias = Array::normal(3, n), out(m * (n + padding), 7.0f);
+    HalfArray half_a(a), half_b(b), half_bias(bias), half_out(out);
+    const bool half = dtype == DType::bf16;
+    if (half) a = half_a.floats(), b = half_b.floats(), bias = half_bias.floats();
+    const auto matrix = [&](Array& wide, HalfArray& narrow, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+      return Matrix(half ? narrow.flat().data() : wide.flat().data(), dtype, rows, columns, stride);
+    };
+    const Matrix to = matrix(out, half_out, m, n, n + padding), left = matrix(a, half_a, m, k, k), right = matrix(b, half_b, n, k, k).transpose();
+    const Workspace workspace(cpu::matmul_workspace(to, left, right));
+    cpu::matmul_with_bias(to, left, right, half ? half_bias.flat() : bias.flat(), workspace.data());
+    if (half) out = half_out.floats();
+    std::vector<double> want;
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n + padding; ++j) {
+        double sum = j < n ? static_cast<double>(bias[j]) : 7.0;
+        for (std::int64_t l = 0; j < n && l < k; ++l) sum += static_cast<double>(a[i * k + l]) * b[j * k + l];
+        want.push_back(sum);
+      }
+    EXPECT_LE(relative_error(out, want), half ? 5e-3 : fp32_bound) << dtype_name(dtype);
+  }
 }
 
 TEST(Matmul, ProductOverADimensionOfZeroIsZero) {

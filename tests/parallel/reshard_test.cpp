@@ -5,7 +5,7 @@
 
 #include "parallel/small_training.h"
 #include "train/reshard.h"
-#include "train/training_checkpoint.h"
+#include "train/checkpoint_saver.h"
 
 namespace baleen {
 namespace {

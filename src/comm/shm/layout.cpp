@@ -15,7 +15,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std
 Layout::Layout(const SharedRegion& region) : payload_(region.payload()) {
   const auto world = static_cast<std::size_t>(region.world_size());
   table_bytes_ = (max_windows * sizeof(WindowState) + page - 1) / page * page;
-  block_bytes_ = page + world * channel_bytes;
+  block_bytes_ = page + 2 * note_bytes + world * channel_bytes;
   window_bytes_ = world * block_bytes_;
   windows_ = static_cast<std::uint32_t>(std::min<std::size_t>(max_windows, (payload_.size() - table_bytes_) / window_bytes_));
   BALEEN_CHECK(windows_ >= 1, "region bytes", payload_.size(), "window bytes", window_bytes_);
@@ -37,8 +37,12 @@ MemberControl& Layout::member(std::uint32_t window, int rank) const {
   return *reinterpret_cast<MemberControl*>(block(window, rank));
 }
 
+std::byte* Layout::note(std::uint32_t window, int rank, int place) const {
+  return block(window, rank) + page + static_cast<std::size_t>(place) * note_bytes;
+}
+
 ChannelControl& Layout::channel(std::uint32_t window, int from, int to) const {
-  return *reinterpret_cast<ChannelControl*>(block(window, from) + page + static_cast<std::size_t>(to) * channel_bytes);
+  return *reinterpret_cast<ChannelControl*>(block(window, from) + page + 2 * note_bytes + static_cast<std::size_t>(to) * channel_bytes);
 }
 
 std::byte* Layout::slot(std::uint32_t window, int from, int to, std::uint32_t slot) const {

@@ -2,7 +2,7 @@
 //
 //   payload = table of window states | window 0 | window 1 | …       one window a create_communicator call, reused when all have left
 //   window  = block of world rank 0 | block of world rank 1 | …
-//   block   = MemberControl | channel to world rank 0 | channel to world rank 1 | …     written by its rank, read by the peers
+//   block   = MemberControl | two notes | channel to world rank 0 | channel to world rank 1 | …    written by its rank, read by the peers
 //   channel = ChannelControl | slot 0 | slot 1 | …
 //
 // Because a window has room for every rank of the world, the groups of one call never meet in it whoever they are.
@@ -38,6 +38,15 @@ struct ChannelControl {
 };
 static_assert(sizeof(ChannelControl) <= page);
 
+// What a rank tells all others when it comes to a collective: which one, and where its buffers lie in the heap that all can reach. A note has
+// room for a short message, too.
+inline constexpr std::size_t note_bytes = std::size_t{16} << 10;
+struct NoteHeader {
+  OperationTag tag;
+  // 1 + the offset in the heap; 0: in memory of its own. Equal and not 0: in place.
+  std::uint64_t from, to;
+};
+
 struct MemberControl {
   // Rung by peers whenever they have sent something or freed a slot; the member sleeps on it (futex).
   alignas(cache_line) std::atomic<std::uint32_t> doorbell;
@@ -45,6 +54,9 @@ struct MemberControl {
   // Hash of the group and name it joined with; 0: not yet here.
   alignas(cache_line) std::atomic<std::uint64_t> signature;
   std::atomic<std::uint32_t> waiting_for;  // 1 + the member it is waiting for; 0: none
+  // Notes written since the beginning; note i lies in place i % 2.
+  alignas(cache_line) std::atomic<std::uint32_t> posted;
+  NoteHeader notes[2];
   AbortCell group_abort;                   // of the whole communicator; the first member's is used
 };
 static_assert(sizeof(MemberControl) <= page);
@@ -62,6 +74,7 @@ class Layout {
   WindowState& state(std::uint32_t window) const;
   std::span<std::byte> window(std::uint32_t window) const;
   MemberControl& member(std::uint32_t window, int rank) const;
+  std::byte* note(std::uint32_t window, int rank, int place) const;
   ChannelControl& channel(std::uint32_t window, int from, int to) const;
   std::byte* slot(std::uint32_t window, int from, int to, std::uint32_t slot) const;
 

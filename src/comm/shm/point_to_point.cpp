@@ -43,7 +43,10 @@ bool PointToPoint::advance_one(Transfer& transfer) {
       port_.commit_to(operation.root, length);
     } else {
       const std::byte* slot = port_.try_arrived_from(operation.root, length);
-      if (slot == nullptr) return any;
+      if (slot == nullptr) {
+        port_.check_may_arrive(operation.root);
+        return any;
+      }
       std::memcpy(static_cast<std::byte*>(operation.to) + transfer.done, slot, length);
       port_.release_from(operation.root);
     }

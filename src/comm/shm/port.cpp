@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "base/error.h"
 #include "comm/shm/futex.h"
@@ -14,8 +15,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A few microseconds of spinning catch a peer that is about to finish a slot; then the core goes to whoever can use it.
-constexpr int spins = 100, yields = 0;
+// Some microseconds of spinning catch a peer that is about to come; then the core goes to whoever can use it. Where there are more ranks than
+// cores, that is likely the peer itself, and it goes there before the rank sleeps.
+struct Patience {
+  int spins, yields;
+};
+Patience patience_of(int world_size) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores == 0 || static_cast<unsigned>(world_size) <= cores ? Patience{100, 40} : Patience{50, 20};
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -37,10 +45,14 @@ Port::Port(std::shared_ptr<SharedRegion> region, std::uint32_t window, std::vect
       name_(std::move(name)),
       timeout_(timeout),
       sent_(sent) {
+  const Patience patience = patience_of(region_->world_size());
+  spins_ = patience.spins;
+  yields_ = patience.yields;
   const Layout layout(*region_);
   const int here = world_rank(rank);
   for (const int there : members_) {
     controls_.push_back(&layout.member(window, there));
+    notes_.push_back(layout.note(window, there, 0));
     outgoing_.push_back({&layout.channel(window, here, there), layout.slot(window, here, there, 0)});
     incoming_.push_back({&layout.channel(window, there, here), layout.slot(window, there, here, 0)});
   }
@@ -92,6 +104,52 @@ void Port::release_from(int peer) {
   Channel& channel = incoming_[static_cast<std::size_t>(peer)];
   channel.control->popped.store(++channel.messages, std::memory_order_release);
   ring(member(peer));
+}
+
+void Port::post(const NoteHeader& note) {
+  MemberControl& me = member(rank_);
+  me.notes[++posted_ % 2] = note;
+  me.posted.store(posted_, std::memory_order_release);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_) ring(member(peer));
+}
+
+bool Port::has_posted(int peer) const {
+  // A peer is at most one round ahead: it cannot end the next without this rank's note.
+  return static_cast<std::int32_t>(member(peer).posted.load(std::memory_order_acquire) - posted_) >= 0;
+}
+
+const NoteHeader& Port::note_from(int peer) {
+  if (!has_posted(peer)) {
+    for (Wait wait(*this, peer);; wait.step()) {
+      wait.arm();
+      if (has_posted(peer)) break;
+      check_no_message(peer);
+    }
+  }
+  const NoteHeader& note = member(peer).notes[posted_ % 2];
+  if (note.tag != tag_) fail_mismatch(peer, note.tag);
+  return note;
+}
+
+// A peer that sends a message where a note is awaited runs something else: what it sent before, this rank has taken, and what it will send
+// comes after its note.
+void Port::check_no_message(int peer) {
+  const Channel& channel = incoming_[static_cast<std::size_t>(peer)];
+  if (channel.control->pushed.load(std::memory_order_acquire) == channel.messages || has_posted(peer)) return;
+  fail_mismatch(peer, channel.control->headers[channel.messages % shm::slots].tag);
+}
+
+void Port::check_may_arrive(int peer) {
+  const std::uint32_t posted = member(peer).posted.load(std::memory_order_acquire);
+  const Channel& channel = incoming_[static_cast<std::size_t>(peer)];
+  if (static_cast<std::int32_t>(posted - posted_) <= 0 || channel.control->pushed.load(std::memory_order_acquire) != channel.messages) return;
+  fail_mismatch(peer, member(peer).notes[posted % 2].tag);
+}
+
+void Port::meet() {
+  post({tag_, 0, 0});
+  for (int step = 1; step < size(); ++step) note_from((rank_ + step) % size());
 }
 
 void Port::join(std::uint64_t signature) {
@@ -167,8 +225,13 @@ void Port::fail_mismatch(int peer, const MessageHeader& header, std::size_t byte
                    describe(tag_), world_rank(peer), describe(header.tag), bytes, header.bytes));
 }
 
+void Port::fail_mismatch(int peer, const OperationTag& theirs) {
+  fail(fmt::format("communicator '{}': rank {} runs {} while rank {} runs {}", name_, world_rank(rank_), describe(tag_), world_rank(peer),
+                   describe(theirs)));
+}
+
 Port::Wait::~Wait() {
-  if (steps_ > spins) port_.member(port_.rank_).waiting_for.store(0, std::memory_order_relaxed);
+  if (steps_ > port_.spins_) port_.member(port_.rank_).waiting_for.store(0, std::memory_order_relaxed);
 }
 
 void Port::Wait::arm() {
@@ -177,15 +240,15 @@ void Port::Wait::arm() {
 
 void Port::Wait::step(std::chrono::microseconds longest_sleep) {
   ++steps_;
-  if (steps_ <= spins) return relax();
+  if (steps_ <= port_.spins_) return relax();
   MemberControl& me = port_.member(port_.rank_);
-  if (steps_ == spins + 1) {
+  if (steps_ == port_.spins_ + 1) {
     me.waiting_for.store(static_cast<std::uint32_t>(peer_ + 1), std::memory_order_relaxed);
     last_look_ = Clock::now();
   }
   port_.check_aborted();
   check_deadline();
-  if (steps_ <= spins + yields) {
+  if (steps_ <= port_.spins_ + port_.yields_) {
     sched_yield();
     return;
   }

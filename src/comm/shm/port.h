@@ -39,9 +39,22 @@ class Port final : public RingTransport {
   // These give nullptr instead of waiting.
   std::byte* try_slot_to(int peer);
   const std::byte* try_arrived_from(int peer, std::size_t bytes);
+  // Of a message that has not arrived: throws when the peer has gone on to a collective, for then it never will.
+  void check_may_arrive(int peer);
 
   // What the messages from now on belong to; messages of anything else are a mismatch that aborts the job.
   void begin(const OperationTag& tag) { tag_ = tag; }
+
+  // Notes. All members post one, then all wait for everybody's: afterwards each has seen all of that round's, and those of the round before it
+  // may be overwritten. note_space() [note_bytes] is where the message of the next note goes; post() makes it seen.
+  std::byte* note_space() { return note_at(rank_, posted_ + 1); }
+  void post(const NoteHeader& note);
+  // Waits for the note of the round that this rank has posted last.
+  const NoteHeader& note_from(int peer);
+  const std::byte* note_message(int peer) const { return note_at(peer, posted_); }
+  void count_sent(std::size_t bytes) { sent_.fetch_add(bytes, std::memory_order_relaxed); }
+  // Nobody goes on before everybody has come.
+  void meet();
 
   // Makes this rank known to the others and waits for all of them; they must have come with the same signature.
   void join(std::uint64_t signature);
@@ -87,17 +100,24 @@ class Port final : public RingTransport {
     std::uint32_t messages = 0;  // pushed or popped by this side
   };
   static void ring(MemberControl& member);
+  std::byte* note_at(int peer, std::uint32_t note) const { return notes_[static_cast<std::size_t>(peer)] + note % 2 * note_bytes; }
+  bool has_posted(int peer) const;
+  void check_no_message(int peer);
   MemberControl& member(int index) const { return *controls_[static_cast<std::size_t>(index)]; }
   [[noreturn]] void fail_deadline(int peer, std::chrono::nanoseconds waited);
   [[noreturn]] void fail_mismatch(int peer, const MessageHeader& header, std::size_t bytes);
+  [[noreturn]] void fail_mismatch(int peer, const OperationTag& theirs);
 
   std::shared_ptr<SharedRegion> region_;
   std::vector<int> members_;
   int rank_, next_, previous_;
   std::string name_;
   std::chrono::milliseconds timeout_;
+  int spins_ = 0, yields_ = 0;  // of a wait, before it sleeps
   std::atomic<std::uint64_t>& sent_;
   std::vector<MemberControl*> controls_;      // by member
+  std::vector<std::byte*> notes_;             // by member: the first of its two
+  std::uint32_t posted_ = 0;
   std::vector<Channel> outgoing_, incoming_;  // by member
   OperationTag tag_;
 };

@@ -10,7 +10,8 @@ ShmCommunicator::ShmCommunicator(std::unique_ptr<Tenancy> tenancy, const std::ve
                                  std::uint64_t signature, std::chrono::milliseconds timeout)
     : WorkerCommunicator(rank, static_cast<int>(members.size()), name),
       tenancy_(std::move(tenancy)),
-      port_(tenancy_->region(), tenancy_->window(), members, rank, name, timeout, bytes_sent_) {
+      port_(tenancy_->region(), tenancy_->window(), members, rank, name, timeout, bytes_sent_),
+      collectives_(port_, tenancy_->region()->heap()) {
   port_.join(signature);
   start_worker("comm");
 }

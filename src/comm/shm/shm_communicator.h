@@ -7,6 +7,7 @@
 
 #include "comm/queued_communicator.h"
 #include "comm/shm/port.h"
+#include "comm/shm/shared_collectives.h"
 #include "comm/shm/tenancy.h"
 
 namespace baleen::shm {
@@ -26,6 +27,7 @@ class ShmCommunicator final : public WorkerCommunicator {
   RingTransport& transport() override { return port_; }
   void begin(const OperationTag& tag) override { port_.begin(tag); }
   void check_aborted() const override { port_.check_aborted(); }
+  bool run_collective_itself(const Operation& operation) override { return collectives_.run(operation); }
   void run_point_to_point(Shared first) override;
   void wake() override { port_.wake(); }
   int world_rank() const override { return port_.world_rank(rank()); }
@@ -33,6 +35,7 @@ class ShmCommunicator final : public WorkerCommunicator {
  private:
   std::unique_ptr<Tenancy> tenancy_;  // ends last
   Port port_;
+  SharedCollectives collectives_;
 };
 
 }  // namespace baleen::shm

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "comm/operation.h"
+#include "comm/shm/shared_heap.h"
 #include "comm/shm/shm_communicator.h"
 #include "comm/shm/tenancy.h"
 
@@ -15,6 +16,7 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedRegion> region, int rank, std::chrono::
     throw Error(ExitCode::bad_config,
                 std::to_string(size()) + " ranks are more than the built-in backend's " + std::to_string(max_shm_ranks), "[comm] backend",
                 "use fewer ranks, or the MPI or NCCL backend");
+  heap_ = std::make_shared<shm::SharedHeap>(region_, rank);
 }
 
 std::unique_ptr<Communicator> ShmWorld::create_communicator(const std::vector<int>& ranks, const std::string& name) {

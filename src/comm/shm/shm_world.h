@@ -22,10 +22,12 @@ class ShmWorld final : public World {
   int size() const override { return region_->world_size(); }
   std::string backend() const override { return "shm"; }
   std::unique_ptr<Communicator> create_communicator(const std::vector<int>& ranks, const std::string& name) override;
+  std::shared_ptr<SharedMemory> shared_memory() override { return heap_; }
   void abort(const std::string& reason) override { region_->abort_cell().raise(reason); }
 
  private:
   std::shared_ptr<SharedRegion> region_;
+  std::shared_ptr<SharedMemory> heap_;  // this rank's part
   int rank_;
   std::chrono::milliseconds timeout_;
   std::uint64_t calls_ = 0;  // of create_communicator: picks the same window on every rank

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -39,6 +40,17 @@ std::size_t next_word(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+// The byte that a piece such as "<0x0A>" stands for.
+char byte_of(const std::string& piece, const std::string& where) {
+  unsigned value = 0;
+  const char* const end = piece.data() + piece.size();
+  const bool framed = piece.size() == 6 && piece.starts_with("<0x") && piece.back() == '>';
+  if (!framed || std::from_chars(piece.data() + 3, end - 1, value, 16).ptr != end - 1)
+    throw Error(ExitCode::bad_data, "malformed SentencePiece model: the byte piece '" + printable(piece) + "' is not of the form <0x0A>", where,
+                "take tokenizer.model from the model's own folder again");
+  return static_cast<char>(value);
+}
+
 }  // namespace
 
 struct SentencePieceTokenizer::Library {
@@ -52,17 +64,22 @@ bool looks_like_sentence_piece(std::string_view content) {
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string content, const std::string& where)
     : content_(std::move(content)), library_(std::make_unique<Library>()) {
-  const auto status = library_->processor.LoadFromSerializedProto(content_);
-  if (!status.ok())
-    throw Error(ExitCode::bad_data, "SentencePiece does not read the model: " + status.ToString(), where,
-                "take tokenizer.model from the model's own folder again");
+  constexpr const char* remedy = "take tokenizer.model from the model's own folder again";
+  std::string problem;
+  try {
+    const auto status = library_->processor.LoadFromSerializedProto(content_);
+    if (!status.ok()) problem = status.ToString();
+  } catch (const std::exception& error) {  // of the trie that the library makes of the pieces
+    problem = error.what();
+  }
+  if (!problem.empty()) throw Error(ExitCode::bad_data, "SentencePiece does not read the model: " + problem, where, remedy);
   const auto& processor = library_->processor;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
     const std::string& piece = processor.IdToPiece(id);
     if (processor.IsControl(id))
       bytes_.emplace_back();
-    else if (processor.IsByte(id))  // "<0x0A>"
-      bytes_.emplace_back(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
+    else if (processor.IsByte(id))
+      bytes_.emplace_back(1, byte_of(piece, where));
     else if (processor.IsUnknown(id))
       bytes_.emplace_back(" \xe2\x81\x87 ");  // as the library shows it
     else
@@ -85,7 +102,9 @@ SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
 void SentencePieceTokenizer::encode_whole(std::string_view text, std::vector<int>& own, std::vector<std::int32_t>& ids) const {
   const auto status = library_->processor.Encode(text, &own);
-  BALEEN_CHECK(status.ok(), status.ToString());
+  if (!status.ok())
+    throw Error(ExitCode::bad_data, "SentencePiece does not encode with this model: " + status.ToString(), "tokenizer sentencepiece",
+                "take tokenizer.model from the model's own folder again");
   ids.insert(ids.end(), own.begin(), own.end());
 }
 

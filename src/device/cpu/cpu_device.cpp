@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "device/device.h"
 
@@ -26,6 +27,7 @@ class CpuStream final : public Stream {
 
 class CpuDevice final : public Device {
  public:
+  explicit CpuDevice(std::shared_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string description() const override {
     std::ifstream file("/proc/cpuinfo");
@@ -43,11 +45,23 @@ class CpuDevice final : public Device {
     madvise(data, bytes, MADV_HUGEPAGE);  // advice only: a kernel without huge pages ignores it
     return data;
   }
-  void free_bytes(void* data, std::size_t bytes) override { munmap(data, bytes); }
+  void* allocate_shared_bytes(std::size_t bytes) override {
+    void* data = shared_ == nullptr ? nullptr : shared_->allocate(bytes);
+    return data != nullptr ? data : allocate_bytes(bytes);
+  }
+  void free_bytes(void* data, std::size_t bytes) override {
+    if (shared_ != nullptr && shared_->holds(data)) return shared_->release(data, bytes);
+    munmap(data, bytes);
+  }
+
+ private:
+  std::shared_ptr<SharedMemory> shared_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> create_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> create_cpu_device(std::shared_ptr<SharedMemory> shared) {
+  return std::make_unique<CpuDevice>(std::move(shared));
+}
 
 }  // namespace baleen

@@ -52,18 +52,27 @@ memory::desc describe(const Matrix& m) {
                       : memory::desc({m.rows, m.columns}, onednn_type(m.dtype), memory::dims{stride, 1});
 }
 
+// What the product is added to: nothing, what lies in `out`, or a row.
+enum class Addend { none, out, bias };
+Addend sum_into(bool accumulate) { return accumulate ? Addend::out : Addend::none; }
+
 // One shape's primitive with the memory objects it reads and writes, whose addresses are set at each call.
 class Product {
  public:
-  Product(const dnnl::engine& engine, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
+  Product(const dnnl::engine& engine, const Matrix& out, const Matrix& a, const Matrix& b, Addend addend) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (accumulate) {
+    if (addend == Addend::out) {
       dnnl::post_ops sum;
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(describe(a), describe(b), describe(out)), attributes, engine);
+    const bool biased = addend == Addend::bias;
+    const memory::desc bias({1, columns_of(out)}, onednn_type(out.dtype), memory::format_tag::ab);
+    const dnnl::matmul::primitive_desc description(biased ? dnnl::matmul::desc(describe(a), describe(b), bias, describe(out))
+                                                          : dnnl::matmul::desc(describe(a), describe(b), describe(out)),
+                                                   attributes, engine);
+    if (biased) bias_ = memory(bias, engine, DNNL_MEMORY_NONE);
     primitive_ = dnnl::matmul(description);
     a_ = memory(description.src_desc(), engine, DNNL_MEMORY_NONE);
     b_ = memory(description.weights_desc(), engine, DNNL_MEMORY_NONE);
@@ -75,27 +84,31 @@ class Product {
   std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
   // The C interface takes the arguments as an array; the C++ one would build a map and a vector each time.
-  void execute(const dnnl::stream& stream, void* out, void* a, void* b, void* scratchpad) {
+  void execute(const dnnl::stream& stream, void* out, void* a, void* b, void* scratchpad, void* bias = nullptr) {
     a_.set_data_handle(a);
     b_.set_data_handle(b);
     out_.set_data_handle(out);
     scratchpad_.set_data_handle(scratchpad);
-    const std::array<dnnl_exec_arg_t, 4> arguments{
-        {{DNNL_ARG_SRC, a_.get()}, {DNNL_ARG_WEIGHTS, b_.get()}, {DNNL_ARG_DST, out_.get()}, {DNNL_ARG_SCRATCHPAD, scratchpad_.get()}}};
-    dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data()),
-                            "the matrix product failed");
+    std::array<dnnl_exec_arg_t, 5> arguments{
+        {{DNNL_ARG_SRC, a_.get()}, {DNNL_ARG_WEIGHTS, b_.get()}, {DNNL_ARG_DST, out_.get()}, {DNNL_ARG_SCRATCHPAD, scratchpad_.get()}, {}}};
+    int count = 4;
+    if (bias_) {
+      bias_.set_data_handle(bias);
+      arguments[static_cast<std::size_t>(count++)] = {DNNL_ARG_BIAS, bias_.get()};
+    }
+    dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(), count, arguments.data()), "the matrix product failed");
   }
 
  private:
   dnnl::matmul primitive_;
-  memory a_, b_, out_, scratchpad_;
+  memory a_, b_, out_, scratchpad_, bias_;
   std::size_t scratchpad_bytes_ = 0;
 };
 
 // Everything a primitive is specialised for. The threads are part of it: some of oneDNN's implementations split the work when created.
 using ProductKey = std::array<std::int64_t, 12>;
 
-ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
+ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, Addend addend) {
   const auto stride = [](const Matrix& m) { return m.rows == 1 ? m.columns : m.stride; };
   return {rows_of(out),
           columns_of(out),
@@ -107,7 +120,7 @@ ProductKey key_of(const Matrix& out, const Matrix& a, const Matrix& b, bool accu
           b.transposed,
           static_cast<std::int64_t>(a.dtype),
           static_cast<std::int64_t>(out.dtype),
-          accumulate,
+          static_cast<std::int64_t>(addend),
           omp_get_max_threads()};
 }
 
@@ -117,11 +130,11 @@ struct ProductKeyHash {
 
 class ProductCache {
  public:
-  Product& find(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate) {
-    const ProductKey key = key_of(out, a, b, accumulate);
+  Product& find(const Matrix& out, const Matrix& a, const Matrix& b, Addend addend) {
+    const ProductKey key = key_of(out, a, b, addend);
     if (const auto found = products_.find(key); found != products_.end()) return found->second;
     if (products_.size() >= most_products) products_.clear();  // generation may meet a new length at each call
-    return products_.try_emplace(key, engine_, out, a, b, accumulate).first->second;
+    return products_.try_emplace(key, engine_, out, a, b, addend).first->second;
   }
   const dnnl::stream& stream() const { return stream_; }
 
@@ -158,10 +171,11 @@ void fill_zero(const Matrix& m) {
                 static_cast<std::size_t>(m.columns) * dtype_bytes(m.dtype));
 }
 
-bool multiplies_bf16() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & needed) == needed;
+bool processor_has(dnnl::cpu_isa isa) {
+  const auto here = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(isa);
+  return (here & needed) == needed;
 }
+bool multiplies_bf16() { return processor_has(dnnl::cpu_isa::avx512_core_bf16); }
 
 // Rows [row, row + rows) and columns [column, column + columns) of a matrix as the product sees it.
 Matrix tile_of(const Matrix& m, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
@@ -199,7 +213,7 @@ class TiledProduct {
           for (const bool accumulate : {false, true})
             scratchpad = std::max(scratchpad, product_cache()
                                                   .find(out_tile(nullptr, 0, rows, 0, columns), fp32_tile(nullptr, a_, rows, depth),
-                                                        fp32_tile(nullptr, b_, depth, columns), accumulate)
+                                                        fp32_tile(nullptr, b_, depth, columns), sum_into(accumulate))
                                                   .scratchpad_bytes());
     return a_bytes() + b_bytes() + out_bytes() + scratchpad;
   }
@@ -220,7 +234,7 @@ class TiledProduct {
           converted_row = i, converted_depth = l;
           convert_rows(b, tile_of(b_, l, depth_.size(l), j, columns_.size(j)));
           ProductCache& cache = product_cache();
-          cache.find(out, a, b, accumulate || l > 0).execute(cache.stream(), out.data, a.data, b.data, scratchpad);
+          cache.find(out, a, b, sum_into(accumulate || l > 0)).execute(cache.stream(), out.data, a.data, b.data, scratchpad);
         }
         if (out_.dtype == DType::bf16) convert_rows(target, out);
       }
@@ -257,6 +271,53 @@ bool in_tiles(const Matrix& a) {
   return a.dtype == DType::bf16 && !multiplies_bf16();
 }
 
+// A product that sums over tens of thousands of columns, as the head's does for the gradient of its input: oneDNN's kernels
+// for AVX-512 and AMX walk through all of b for every few rows of a. Here b's rows are taken in pieces that stay in the cache, and the sum forms in fp32. A piece of a is copied, because
+// oneDNN is fast only where rows follow each other without a gap.
+class DeepProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a) {
+    return !a.transposed && columns_of(a) >= 4 * depth && columns_of(out) <= depth && processor_has(dnnl::cpu_isa::avx512_core);
+  }
+  DeepProduct(const Matrix& out, const Matrix& a, const Matrix& b) : out_(out), a_(a), b_(b), depths_(columns_of(a), depth) {}
+
+  std::size_t workspace_bytes() const {
+    std::size_t scratchpad = 0;
+    for (const std::int64_t size : {depths_.tile, depths_.last()})
+      for (const bool accumulate : {false, true})
+        scratchpad = std::max(scratchpad, product_cache().find(sum(nullptr), piece(nullptr, size), b_piece(0, size), sum_into(accumulate)).scratchpad_bytes());
+    return piece_bytes() + sum_bytes() + scratchpad;
+  }
+
+  void run(bool accumulate, void* workspace) const {
+    auto* const space = static_cast<std::byte*>(workspace);
+    const Matrix total = sum(space + piece_bytes());
+    std::byte* const scratchpad = space + piece_bytes() + sum_bytes();
+    if (accumulate && sum_bytes() != 0) convert_rows(total, out_);
+    for (std::int64_t begin = 0; begin < depths_.extent; begin += depths_.tile) {
+      const std::int64_t size = depths_.size(begin);
+      const Matrix a = piece(space, size), b = b_piece(begin, size);
+      convert_rows(a, tile_of(a_, 0, a_.rows, begin, size));
+      ProductCache& cache = product_cache();
+      cache.find(total, a, b, sum_into(accumulate || begin > 0)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+    }
+    if (sum_bytes() != 0) convert_rows(out_, total);
+  }
+
+ private:
+  static constexpr std::int64_t depth = 2048;
+  static std::size_t aligned(std::size_t bytes) { return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment; }
+  std::size_t piece_bytes() const { return aligned(static_cast<std::size_t>(a_.rows * depths_.tile) * dtype_bytes(a_.dtype)); }
+  std::size_t sum_bytes() const { return out_.dtype == DType::f32 ? 0 : aligned(static_cast<std::size_t>(out_.rows * out_.columns) * sizeof(float)); }
+  Matrix piece(void* space, std::int64_t size) const { return Matrix(space, a_.dtype, a_.rows, size, size); }
+  Matrix b_piece(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
+  // Where the sum forms: in place where that is fp32.
+  Matrix sum(void* space) const { return out_.dtype == DType::f32 ? out_ : Matrix(space, DType::f32, out_.rows, out_.columns, out_.columns); }
+
+  Matrix out_, a_, b_;
+  Cut depths_;
+};
+
 }  // namespace
 
 std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b) {
@@ -264,10 +325,12 @@ std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b
   check_shapes(out, a, b);
   if (empty(out, a)) return 0;
   if (in_tiles(a)) return TiledProduct(out, a, b).workspace_bytes();
-  // The sum into `out` may need more than the product alone.
+  if (DeepProduct::suits(out, a)) return DeepProduct(out, a, b).workspace_bytes();
+  // A sum into `out`, or a bias, may need more than the product alone.
   ProductCache& cache = product_cache();
-  const std::size_t plain = cache.find(out, a, b, false).scratchpad_bytes();
-  return std::max(plain, cache.find(out, a, b, true).scratchpad_bytes());
+  std::size_t bytes = 0;
+  for (const Addend addend : {Addend::none, Addend::out, Addend::bias}) bytes = std::max(bytes, cache.find(out, a, b, addend).scratchpad_bytes());
+  return bytes;
 }
 
 void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, void* workspace) {
@@ -278,8 +341,20 @@ void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate
     return;
   }
   if (in_tiles(a)) return TiledProduct(out, a, b).run(accumulate, workspace);
+  if (DeepProduct::suits(out, a)) return DeepProduct(out, a, b).run(accumulate, workspace);
   ProductCache& cache = product_cache();
-  cache.find(out, a, b, accumulate).execute(cache.stream(), out.data, a.data, b.data, workspace);
+  cache.find(out, a, b, sum_into(accumulate)).execute(cache.stream(), out.data, a.data, b.data, workspace);
+}
+
+void matmul_with_bias(const Matrix& out, const Matrix& a, const Matrix& b, const Tensor& bias, void* workspace) {
+  if (out.transposed || empty(out, a) || in_tiles(a) || DeepProduct::suits(out, a) || out.dtype != a.dtype) {
+    matmul(out, a, b, false, workspace);
+    return bias_add(Tensor(out.data, out.dtype, {out.rows, out.columns}), out.stride, bias);
+  }
+  check_shapes(out, a, b);
+  BALEEN_CHECK(bias.elements() == out.columns && bias.dtype() == out.dtype, bias.elements(), out.columns, dtype_name(bias.dtype()));
+  ProductCache& cache = product_cache();
+  cache.find(out, a, b, Addend::bias).execute(cache.stream(), out.data, a.data, b.data, workspace, bias.data());
 }
 
 }  // namespace cpu

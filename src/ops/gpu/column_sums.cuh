@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(column_threads) sum_chunks(std::int64_t rows, 
   const std::int64_t begin = rows * chunk / gridDim.y, end = rows * (chunk + 1) / gridDim.y;
   float sums[K][W] = {};
   if (column < columns)
+#pragma unroll 4
     for (std::int64_t row = begin + threadIdx.y; row < end; row += blockDim.y)
       terms(row, column, [&](int k, int j, float value) { sums[k][j] += value; });
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), width = static_cast<int>(blockDim.x);

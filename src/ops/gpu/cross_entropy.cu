@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/gpu/kernel.cuh"
-#include "ops/gpu/loss_sum.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
@@ -123,6 +122,15 @@ __global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std
   pass(row, kept, columns);
   __syncthreads();
   if (known && threadIdx.x == 0) row[target] = rounded<T>(share * power_of_two<T>(target_logit * log2_e - greatest) - scale);
+}
+
+constexpr int loss_threads = 512;
+
+__global__ void add_losses(std::int64_t rows, double* loss_sum, const float* losses) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < rows; i += loss_threads) sum += losses[i];
+  sum = block_reduce<Sum, loss_threads>(sum, 0.0);
+  if (threadIdx.x == 0) *loss_sum += sum;
 }
 
 // gradient_scale: null for the loss alone.

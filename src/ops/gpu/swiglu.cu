@@ -9,6 +9,16 @@ constexpr int threads = 256;
 __device__ float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
+// For what is rounded to bf16 the instructions' own accuracy, about 22 bits, is enough. Forward the exact form takes longer than the
+// memory; backward it does not, and the same kernel with this one was slower (380 for 337 µs at 16,384 x 8,960).
+template <class T>
+__device__ float forward_sigmoid(float x) {
+  constexpr float log2_e = 1.4426950408889634f;
+  if constexpr (std::is_same_v<T, float>)
+    return sigmoid(x);
+  else
+    return __fdividef(1.0f, 1.0f + gpu_fast_exp2(-log2_e * x));
+}
 
 // A thread has W elements of one row: out [rows, F], gate_up [rows, 2F].
 template <class T, int W>
@@ -21,7 +31,7 @@ __global__ void forward_elements(unsigned packs, unsigned packs_of_row, T* out, 
   Pack<T, W> result;
   for (int j = 0; j < W; ++j) {
     const float gate = as_float(gates.at[j]);
-    result.at[j] = rounded<T>(gate * sigmoid(gate) * as_float(ups.at[j]));
+    result.at[j] = rounded<T>(gate * forward_sigmoid<T>(gate) * as_float(ups.at[j]));
   }
   store(out + i, result);
 }

@@ -10,20 +10,29 @@ namespace {
 constexpr int threads = 512;
 constexpr int statistics_of_row = static_cast<int>(vocabulary_statistics);
 
+// The columns from `valid` on are no logits.
+template <class T, int W>
+__device__ Pack<T, W> load_logits(const T* row, std::int64_t begin, std::int64_t valid) {
+  Pack<T, W> values = load<T, W>(row + begin);
+  for (int j = 0; j < W; ++j)
+    if (begin + j >= valid) values.at[j] = rounded<T>(-INFINITY);
+  return values;
+}
+
 // A block has one row of logits.
 template <class T, int W>
-__global__ void __launch_bounds__(threads)
-    row_statistics(std::int64_t columns, float* statistics, const T* logits, const std::int32_t* targets, std::int64_t first) {
+__global__ void __launch_bounds__(threads) row_statistics(std::int64_t columns, std::int64_t valid, float* statistics, const T* logits,
+                                                          const std::int32_t* targets, std::int64_t first) {
   const T* const row = logits + blockIdx.x * columns;
   float greatest = -INFINITY;
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
+    const Pack<T, W> values = load_logits<T, W>(row, i, valid);
     for (int j = 0; j < W; ++j) greatest = fmaxf(greatest, as_float(values.at[j]));
   }
   greatest = block_reduce<Greatest, threads>(greatest, -INFINITY);
   float sum = 0;
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    const Pack<T, W> values = load<T, W>(row + i);
+    const Pack<T, W> values = load_logits<T, W>(row, i, valid);
     for (int j = 0; j < W; ++j) sum += expf(as_float(values.at[j]) - greatest);
   }
   sum = block_reduce<Sum, threads>(sum, 0.0f);
@@ -32,14 +41,14 @@ __global__ void __launch_bounds__(threads)
   float* const out = statistics + blockIdx.x * statistics_of_row;
   out[0] = greatest;
   out[1] = sum;
-  out[2] = own >= 0 && own < columns ? as_float(row[own]) : 0.0f;
+  out[2] = own >= 0 && own < valid ? as_float(row[own]) : 0.0f;
 }
 
 // A block has one row; every thread merges the ranks' statistics for itself. gradient_scale: null for the loss alone.
 template <class T, int W>
 __global__ void __launch_bounds__(threads)
-    row_gradient(std::int64_t rows, std::int64_t ranks, std::int64_t columns, float* losses, T* logits, const float* statistics,
-                 const std::int32_t* targets, std::int64_t first, const float* gradient_scale) {
+    row_gradient(std::int64_t rows, std::int64_t ranks, std::int64_t columns, std::int64_t valid, float* losses, T* logits,
+                 const float* statistics, const std::int32_t* targets, std::int64_t first, const float* gradient_scale) {
   const std::int64_t row = blockIdx.x;
   const auto of = [&](std::int64_t rank, int which) { return statistics[(rank * rows + row) * statistics_of_row + which]; };
   float greatest = of(0, 0);
@@ -56,10 +65,10 @@ __global__ void __launch_bounds__(threads)
   const float scale = ignored ? 0.0f : *gradient_scale, share = scale / static_cast<float>(sum);
   T* const values_of_row = logits + row * columns;
   for (std::int64_t i = threadIdx.x * W; i < columns; i += threads * W) {
-    Pack<T, W> values = load<T, W>(values_of_row + i);
+    Pack<T, W> values = load_logits<T, W>(values_of_row, i, valid);
     for (int j = 0; j < W; ++j) {
       const float probability = share * expf(as_float(values.at[j]) - greatest);
-      values.at[j] = rounded<T>(i + j == own ? probability - scale : probability);
+      values.at[j] = rounded<T>(i + j == own && own < valid ? probability - scale : probability);
     }
     store(values_of_row + i, values);
   }
@@ -68,22 +77,23 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void vocabulary_cross_entropy_statistics(Stream& stream, const Tensor& statistics, const Tensor& logits, const Tensor& targets,
-                                         std::int64_t first) {
+                                         std::int64_t first, std::int64_t valid) {
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  BALEEN_CHECK(valid > 0 && valid <= columns, valid, columns);
   BALEEN_CHECK(statistics.elements() == rows * vocabulary_statistics && targets.elements() == rows, statistics.elements(), rows);
   if (rows == 0) return;
   for_element_type(logits.dtype(), "vocabulary cross-entropy", [&](auto zero) {
     using T = decltype(zero);
     for_width<T>(columns, {logits.data()}, [&](auto width) {
       row_statistics<T, decltype(width)::value><<<blocks_for(rows, 1), threads, 0, native_stream(stream)>>>(
-          columns, statistics.as<float>(), logits.as<T>(), targets.as<std::int32_t>(), first);
+          columns, valid, statistics.as<float>(), logits.as<T>(), targets.as<std::int32_t>(), first);
     });
   });
   check_launch("vocabulary cross-entropy");
 }
 
 void vocabulary_cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& statistics, const Tensor& targets,
-                              std::int64_t first, const Tensor& gradient_scale, void* workspace) {
+                              std::int64_t first, std::int64_t valid, const Tensor& gradient_scale, void* workspace) {
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
   if (rows == 0) return;
   const std::int64_t ranks = statistics.elements() / (rows * vocabulary_statistics);
@@ -94,7 +104,7 @@ void vocabulary_cross_entropy(Stream& stream, const Tensor& loss_sum, const Tens
     using T = decltype(zero);
     for_width<T>(columns, {logits.data()}, [&](auto width) {
       row_gradient<T, decltype(width)::value><<<blocks_for(rows, 1), threads, 0, native>>>(
-          rows, ranks, columns, losses, logits.as<T>(), statistics.as<float>(), targets.as<std::int32_t>(), first,
+          rows, ranks, columns, valid, losses, logits.as<T>(), statistics.as<float>(), targets.as<std::int32_t>(), first,
           gradient_scale.defined() ? gradient_scale.as<float>() : nullptr);
     });
   });

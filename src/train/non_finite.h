@@ -1,0 +1,15 @@
+// Which parameter, and which rank, made a step's numbers bad.
+#pragma once
+
+#include <string>
+
+#include "train/engine.h"
+
+namespace baleen {
+
+// After a step whose loss or gradient norm was not finite, with the weights as they were before it: looks for weights that are no numbers
+// themselves, then computes the step's gradients again and looks for the ranks whose own loss, and the first parameter whose gradient, is
+// not finite. Collective over everyone; every rank gets the same text, such as "first parameter with a non-finite gradient: x (rank 2)".
+std::string name_non_finite(Engine& engine, const HostBatch& batch, double valid_tokens);
+
+}  // namespace baleen

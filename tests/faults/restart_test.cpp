@@ -1,0 +1,109 @@
+// Ranks that are started again from the last checkpoint.
+#include <signal.h>
+
+#include <random>
+#include <thread>
+
+#include "faults/fault_fixture.h"
+
+namespace baleen::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class Restart : public FaultTest {
+ protected:
+  std::vector<std::string> restarting(int restarts, const std::vector<std::string>& more) const {
+    std::vector<std::string> settings = with_ranks({"--set", "fault.max_restarts=" + std::to_string(restarts)});
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  void expect_kills_to_lose_nothing(int wanted, int steps);
+};
+INSTANTIATE_TEST_SUITE_P(, Restart, ::testing::ValuesIn(fault_layouts()), [](const auto& layout) { return layout.param.name; });
+
+// One run, of which random ranks are killed at random moments: of starts, steps and saves alike.
+void Restart::expect_kills_to_lose_nothing(int wanted, int steps) {
+  const std::string last = "step_" + std::string(8 - std::to_string(steps).size(), '0') + std::to_string(steps);
+  const auto settings =
+      restarting(1000, {"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2"});
+  ASSERT_EQ(train("whole", settings).exit_code, 0);
+  std::mt19937 random(20261130);
+  const auto begin = std::chrono::steady_clock::now();
+  Command command(baleen_arguments(train_arguments("run", settings)));
+  double range = 800;  // ms; so that the kills are spread over the steps, whatever the machine takes for one
+  int kills = 0;
+  while (command.running() && kills < wanted) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(range * static_cast<double>(random() % 1000) / 1000));
+    const std::vector<pid_t> ranks = command.children();
+    if (ranks.empty()) continue;
+    kills += kill(ranks[random() % ranks.size()], SIGKILL) == 0 ? 1 : 0;
+    const auto trained = static_cast<double>(rows("run").size()) / steps;
+    range = std::clamp(trained > static_cast<double>(kills) / (wanted + 1) ? range * 0.8 : range * 1.1, 50.0, 3000.0);
+  }
+  const CommandResult result = command.wait(seconds(300));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(kills, wanted);
+  EXPECT_NE(result.error.find("was killed by SIGKILL"), std::string::npos);
+  EXPECT_NE(result.error.find("; restart 1 of 1000 from the checkpoint of step "), std::string::npos);
+  EXPECT_EQ(record("run"), record("whole"));
+  EXPECT_EQ(weights("run", last), weights("whole", last));
+  std::printf("%d SIGKILLs of random ranks in one run of %d steps, %s: %.0f s, the weights are those of an undisturbed run\n", kills, steps,
+              GetParam().name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+TEST_P(Restart, SixKillsLoseNothing) {
+  expect_kills_to_lose_nothing(6, 60);
+}
+TEST_P(Restart, HundredKillsLoseNothing) {
+  expect_kills_to_lose_nothing(100, 400);
+}
+
+TEST_P(Restart, GivesUpWithoutANewCheckpoint) {
+  Command command(
+      baleen_arguments(train_arguments("run", restarting(2, {"--set", "training.steps=1000000", "--set", "checkpoint.every=0"}))));
+  std::vector<pid_t> killed;
+  while (command.running()) {
+    const std::vector<pid_t> ranks = command.children();
+    if (ranks.size() == 4 && (killed.empty() || killed.back() != ranks[0])) {
+      kill(ranks[0], SIGKILL);
+      killed.push_back(ranks[0]);
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.exit_code, 4) << result.error;
+  EXPECT_EQ(killed.size(), 3u);
+  EXPECT_NE(result.error.find("restart 2 of 2 from the beginning"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("given up after 2 restarts without a new checkpoint"), std::string::npos) << result.error;
+}
+
+// `--resume never` deletes what is there, once.
+TEST_P(Restart, AnewMeansAnewOnce) {
+  const std::vector<std::string> more{"--set", "training.steps=30", "--set", "checkpoint.every=3"};
+  ASSERT_EQ(train("whole", restarting(0, more)).exit_code, 0);
+  ASSERT_EQ(train("run", restarting(0, {"--set", "training.steps=10", "--set", "training.seed=7"})).exit_code, 0);
+  auto arguments = train_arguments("run", restarting(3, more));
+  arguments.insert(arguments.end(), {"--resume", "never"});
+  Command command(baleen_arguments(arguments));
+  // The old run has its rows until the new one begins.
+  while (command.running() && (rows("run").size() < 8 || rows("run").size() == 10)) std::this_thread::sleep_for(milliseconds(1));
+  const std::vector<pid_t> ranks = command.children();
+  ASSERT_EQ(ranks.size(), 4u);
+  kill(ranks[3], SIGKILL);
+  const CommandResult result = command.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.error.find("restart 1 of 3"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("resumed from step "), std::string::npos) << result.error;
+  EXPECT_EQ(record("run"), record("whole"));
+}
+
+TEST_P(Restart, BadNumbersAreNot) {
+  const CommandResult result = train("run", restarting(3, {"--set", "optimizer.lr=1e30", "--set", "training.gradient_clip=0"}));
+  EXPECT_EQ(result.exit_code, 5) << result.error;
+  EXPECT_EQ(result.error.find("restart 1"), std::string::npos) << result.error;
+}
+
+}  // namespace
+}  // namespace baleen::testing
