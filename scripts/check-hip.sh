@@ -23,7 +23,7 @@ kernels() {
   trap 'rm -rf "$work"' EXIT
   find "$root/src" -name '*.cu' | sort | xargs -P "$(nproc)" -I{} sh -c '
     name=$(basename "$2")
-    hipcc -c -O1 -x hip --offload-arch="$1" -std=c++20 -Wno-unused-command-line-argument -I "$3" "$2" -o "$4/$name.o" >"$4/$name.log" 2>&1 ||
+    HIP_PLATFORM=amd hipcc -c -D__HIP_PLATFORM_AMD__=1 -O1 -x hip --offload-arch="$1" -std=c++20 -Wno-unused-command-line-argument -Wno-unused-result -I "$3" "$2" -o "$4/$name.o" >"$4/$name.log" 2>&1 ||
       { cat "$4/$name.log" >&2; exit 255; }' sh "$architecture" {} "$root/src" "$work" || fail "a kernel does not compile for $architecture"
   echo "check-hip: ok, $(find "$work" -name '*.o' | wc -l) files of kernels compile for $architecture in $((SECONDS - begin)) s"
 }

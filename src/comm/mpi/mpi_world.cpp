@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -73,6 +74,7 @@ std::string mpi_library() {
   std::string out(text.data(), static_cast<std::size_t>(length));
   out = out.substr(0, out.find_first_of(",\n"));
   if (out.starts_with("Open MPI v")) out.erase(9, 1);
+  if (constexpr std::string_view label = "MPICH Version:\t"; out.starts_with(label)) out.replace(0, label.size(), "MPICH ");
   return out;
 }
 
