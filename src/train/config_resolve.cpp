@@ -18,9 +18,6 @@ namespace {
 
 // What the config may ask for and this build does not have. Each is refused by name rather than ignored.
 void refuse_missing_features(const Config& config) {
-  const auto refuse = [&](bool asked, const char* key, const char* instead) {
-    if (asked) reject(config, fmt::format("{}: not available in this build", key), instead);
-  };
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
