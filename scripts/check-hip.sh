@@ -18,8 +18,8 @@ fail() {
 
 kernels() {
   command -v hipcc >/dev/null || { echo "check-hip: no hipcc here; apt-get install hipcc libamdhip64-dev" >&2; exit 2; }
-  local work begin=$SECONDS
-  work=$(mktemp -d)
+  local begin=$SECONDS
+  work=$(mktemp -d)  # not local: the trap runs when the function has ended
   trap 'rm -rf "$work"' EXIT
   find "$root/src" -name '*.cu' | sort | xargs -P "$(nproc)" -I{} sh -c '
     name=$(basename "$2")
@@ -30,7 +30,7 @@ kernels() {
 
 packages=(
   g++ cmake ninja-build ccache pkg-config hipcc libamdhip64-dev librccl-dev libhipblas-dev
-  libdnnl-dev ocl-icd-opencl-dev libhwy-dev libfmt-dev libspdlog-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev
+  ocl-icd-opencl-dev libhwy-dev libfmt-dev libspdlog-dev libxxhash-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev
   libsentencepiece-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libsodium-dev libhwloc-dev
 )
 # In the tree, with a /proc of its own that goes when the command does.
@@ -43,8 +43,11 @@ whole_program() {
     mkdir -p "$tree"
     debootstrap --variant=minbase trixie "$tree" http://deb.debian.org/debian >"$tree.log" 2>&1 || { tail "$tree.log" >&2; fail "debootstrap; see $tree.log"; }
   fi
+  # oneDNN 2, which this project is written for, is Debian 12's.
+  echo "deb http://deb.debian.org/debian bookworm main" >"$tree/etc/apt/sources.list.d/bookworm.list"
+  printf 'Package: *\nPin: release n=bookworm\nPin-Priority: 100\n' >"$tree/etc/apt/preferences.d/bookworm"
   inside apt-get -qq update >/dev/null || true
-  inside env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${packages[@]}" >"$tree.log" 2>&1 ||
+  inside env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends --allow-downgrades "${packages[@]}" libdnnl-dev/bookworm libdnnl2/bookworm >"$tree.log" 2>&1 ||
     { tail "$tree.log" >&2; fail "packages; see $tree.log"; }
   mkdir -p "$tree/baleen"
   # What git would take along, so that files of other builds do not come between.
