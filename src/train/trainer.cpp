@@ -171,6 +171,19 @@ void Trainer::log_start() const {
 }
 
 ExitCode Trainer::run() {
+  try {
+    return run_steps();
+  } catch (const Error& error) {
+    // Bad numbers are found by all ranks together: a checkpoint of better ones that is under way is still of use.
+    if (error.code() == ExitCode::bad_numbers) {
+      watch_->begin_unlimited("completing the last checkpoint");
+      saver_->finish();
+    }
+    throw;
+  }
+}
+
+ExitCode Trainer::run_steps() {
   const std::int64_t steps = config_.training.steps;
   if (start_step_ >= steps && saved_step_ >= 0) {
     if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);

@@ -60,6 +60,7 @@ class Trainer {
   void restore_from(const std::filesystem::path& directory);
   void log_start() const;
   // False when a stop was agreed on instead of a step. Besides, the ranks tell each other how far the save under way is.
+  ExitCode run_steps();
   bool train_step(std::int64_t step);
   void write_trace(std::int64_t step);
   // Takes the results of the steps begun, but for the last `leave`, and records them.

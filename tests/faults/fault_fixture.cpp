@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -96,16 +97,45 @@ std::pair<std::string, std::string> FaultTest::own_weights(const std::string& ru
   return {};
 }
 
+namespace {
+
+// Of memory that ranks share, the pages that this process has touched (proc(5), pagemap): a sparse region is not read as a whole.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> touched(const std::string& folder, std::uint64_t begin, std::uint64_t end) {
+  constexpr std::uint64_t page = 4096, present = std::uint64_t{1} << 63;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  std::vector<std::uint64_t> entries((end - begin) / page);
+  std::ifstream pagemap(folder + "/pagemap", std::ios::binary);
+  pagemap.seekg(static_cast<std::streamoff>(begin / page * sizeof entries[0]));
+  pagemap.read(reinterpret_cast<char*>(entries.data()), static_cast<std::streamsize>(entries.size() * sizeof entries[0]));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if ((entries[i] & present) == 0) continue;
+    const std::uint64_t at = begin + i * page;
+    if (!ranges.empty() && ranges.back().second == at)
+      ranges.back().second += page;
+    else
+      ranges.emplace_back(at, at + page);
+  }
+  return ranges;
+}
+
+}  // namespace
+
 int change_memory(pid_t process, const std::string& before, const std::string& after) {
   const std::string folder = "/proc/" + std::to_string(process);
   std::istringstream maps(read_text(folder + "/maps"));
   const int memory = open((folder + "/mem").c_str(), O_RDWR);
   if (memory < 0) return -1;
-  int places = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0;
     char mode[8] = {};
-    if (std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, mode) != 3 || std::string(mode) != "rw-p") continue;
+    if (std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, mode) != 3) continue;
+    if (std::string(mode) == "rw-p") ranges.emplace_back(begin, end);
+    if (std::string(mode) != "rw-s") continue;
+    for (const auto& range : touched(folder, begin, end)) ranges.push_back(range);
+  }
+  int places = 0;
+  for (const auto& [begin, end] : ranges) {
     std::string content(end - begin, '\0');
     const ssize_t got = pread(memory, content.data(), content.size(), static_cast<off_t>(begin));
     if (got <= 0) continue;

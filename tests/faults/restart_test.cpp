@@ -88,7 +88,7 @@ TEST_P(Restart, AnewMeansAnewOnce) {
   arguments.insert(arguments.end(), {"--resume", "never"});
   Command command(baleen_arguments(arguments));
   // The old run has its rows until the new one begins.
-  while (command.running() && (rows("run").size() < 8 || rows("run").size() == 10)) std::this_thread::sleep_for(milliseconds(1));
+  for (std::size_t count = 0; command.running() && (count < 8 || count == 10); count = rows("run").size()) std::this_thread::sleep_for(milliseconds(1));
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 4u);
   kill(ranks[3], SIGKILL);
