@@ -32,8 +32,8 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
     const auto found = checkpoint::list_checkpoints(run_directory);
     return found.empty() ? std::int64_t{-1} : found.back().step;
   };
+  const StopSignal stop;  // before the threads of the communicators
   return run_on_ranks(environment, command, command_line, [&](World& world) {
-    const StopSignal stop;
     Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace,
                     ProgressReporter(environment));
     return static_cast<int>(trainer.run());

@@ -1,4 +1,4 @@
-// "Please stop": SIGTERM, SIGINT and SIGUSR1 as a flag that a rank looks at between two steps.
+// "Please stop": SIGTERM, SIGINT and SIGUSR1 as a question that a rank asks between two steps.
 #pragma once
 
 #include <array>
@@ -10,20 +10,22 @@ class StopSignal {
  public:
   static constexpr std::array<int, 3> signals{SIGTERM, SIGINT, SIGUSR1};
 
-  // Installs the handlers and unblocks the signals: a launcher blocks them until its rank can honour them. One object a process.
+  // Blocks the signals, but those that are ignored, in this thread and those that it starts: no handler ever runs. (oneDNN's AVX2 matrix
+  // products keep data where a handler's frame goes: the heap was found damaged behind a signal that had come in one.) To be made before
+  // other threads are, and by the thread that asks.
   StopSignal();
-  // Puts back what was there.
+  // Puts back what was there; signals that nobody has asked about are forgotten.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
   bool requested() const { return signal() != 0; }
-  // The latest signal, or 0.
+  // The latest signal that has come, or 0.
   int signal() const;
 
  private:
-  std::array<struct sigaction, 3> previous_{};
-  sigset_t previous_mask_{};
+  sigset_t blocked_{}, previous_mask_{};
+  mutable int received_ = 0;
 };
 
 }  // namespace baleen

@@ -101,7 +101,7 @@ int late_handler() {
     nap();
     sigpending(&pending);
   } while (sigismember(&pending, SIGTERM) == 0);
-  const StopSignal stop;  // unblocks: the pending one arrives now
+  const StopSignal stop;  // takes the one that is pending
   return stop.requested() ? static_cast<int>(ExitCode::stopped) : 1;
 }
 
