@@ -74,9 +74,9 @@ sanitized() {
   echo "test: building $preset (${targets[*]})"
   quietly cmake --preset "$preset" || stop "cannot configure $preset"
   quietly cmake --build --preset "$preset" --parallel "$jobs" --target "${targets[@]}" || stop "cannot build $preset"
-  # A folder whose tests were not built here stands in ctest's list as …_NOT_BUILT; scripts have no sanitizer, and the fuzzer is a program
-  # that is built by itself.
-  local others='_NOT_BUILT$|^check_includes$|^rendezvous_fuzz$'
+  # A folder whose tests were not built here stands in ctest's list as …_NOT_BUILT; scripts have no sanitizer, and the fuzzers are programs
+  # that are built by themselves.
+  local others='_NOT_BUILT$|^check_includes$|^(rendezvous|parsers)_fuzz$'
   local left_out=(-E "$others")
   # Many ranks as threads take a sanitizer minutes, on the paths that fewer take too; so do all collectives over TCP.
   $full || left_out=(-E "$others|/(8|16)\$|OverTcp.*Collectives" -LE full)
