@@ -57,7 +57,7 @@ TEST_P(Restart, SixKillsLoseNothing) {
   expect_kills_to_lose_nothing(6, 60);
 }
 TEST_P(Restart, HundredKillsLoseNothing) {
-  expect_kills_to_lose_nothing(100, 400);
+  expect_kills_to_lose_nothing(100, 1500);
 }
 
 TEST_P(Restart, GivesUpWithoutANewCheckpoint) {
