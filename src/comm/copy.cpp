@@ -29,25 +29,21 @@ void CopyBytes(void* to, const void* from, std::size_t bytes) {
   }
   std::memcpy(out, in, head);
   std::size_t i = head;
-  if (bytes >= streamed_bytes) {
+  const auto copy_vectors = [&](const auto& store) HWY_ATTR {
     for (; i + 4 * lanes <= bytes; i += 4 * lanes) {
       const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + i + lanes);
       const auto c = hn::LoadU(d, in + i + 2 * lanes), e = hn::LoadU(d, in + i + 3 * lanes);
-      hn::Stream(a, d, out + i);
-      hn::Stream(b, d, out + i + lanes);
-      hn::Stream(c, d, out + i + 2 * lanes);
-      hn::Stream(e, d, out + i + 3 * lanes);
+      store(a, out + i);
+      store(b, out + i + lanes);
+      store(c, out + i + 2 * lanes);
+      store(e, out + i + 3 * lanes);
     }
+  };
+  if (bytes >= streamed_bytes) {
+    copy_vectors([d](auto vector, std::uint8_t* at) HWY_ATTR { hn::Stream(vector, d, at); });
     hwy::FlushStream();  // before another rank is told
   } else {
-    for (; i + 4 * lanes <= bytes; i += 4 * lanes) {
-      const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + i + lanes);
-      const auto c = hn::LoadU(d, in + i + 2 * lanes), e = hn::LoadU(d, in + i + 3 * lanes);
-      hn::Store(a, d, out + i);
-      hn::Store(b, d, out + i + lanes);
-      hn::Store(c, d, out + i + 2 * lanes);
-      hn::Store(e, d, out + i + 3 * lanes);
-    }
+    copy_vectors([d](auto vector, std::uint8_t* at) HWY_ATTR { hn::Store(vector, d, at); });
   }
   if (i < bytes) std::memcpy(out + i, in + i, bytes - i);
 }
