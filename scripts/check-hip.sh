@@ -41,10 +41,10 @@ whole_program() {
     command -v debootstrap >/dev/null || { echo "check-hip: no debootstrap here; apt-get install debootstrap" >&2; exit 2; }
     echo "check-hip: making a Debian 13 tree in $tree"
     mkdir -p "$tree"
-    debootstrap --variant=minbase trixie "$tree" http://deb.debian.org/debian >"$tree.log" 2>&1 || { tail "$tree.log" >&2; fail "debootstrap; see $tree.log"; }
+    debootstrap --variant=minbase trixie "$tree" >"$tree.log" 2>&1 || { tail "$tree.log" >&2; fail "debootstrap; see $tree.log"; }
   fi
   # oneDNN 2, which this project is written for, is Debian 12's.
-  echo "deb http://deb.debian.org/debian bookworm main" >"$tree/etc/apt/sources.list.d/bookworm.list"
+  sed -n 's/^\(deb .*\) trixie main.*/\1 bookworm main/p' "$tree/etc/apt/sources.list" >"$tree/etc/apt/sources.list.d/bookworm.list"
   printf 'Package: *\nPin: release n=bookworm\nPin-Priority: 100\n' >"$tree/etc/apt/preferences.d/bookworm"
   inside apt-get -qq update >/dev/null || true
   inside env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends --allow-downgrades "${packages[@]}" libdnnl-dev/bookworm libdnnl2/bookworm >"$tree.log" 2>&1 ||
