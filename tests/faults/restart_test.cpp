@@ -54,10 +54,10 @@ void Restart::expect_kills_to_lose_nothing(int wanted, int steps) {
 }
 
 TEST_P(Restart, SixKillsLoseNothing) {
-  expect_kills_to_lose_nothing(6, 60);
+  expect_kills_to_lose_nothing(6, 500);
 }
 TEST_P(Restart, HundredKillsLoseNothing) {
-  expect_kills_to_lose_nothing(100, 1500);
+  expect_kills_to_lose_nothing(100, 3000);
 }
 
 TEST_P(Restart, GivesUpWithoutANewCheckpoint) {
