@@ -1,4 +1,5 @@
 // `baleen train` as a user types it: metrics, checkpoints, resume, text from the result.
+#include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
 
@@ -55,18 +56,20 @@ TEST_F(Train, TheSameCommandTwiceGivesTheSameBits) {
 }
 
 TEST_F(Train, TermSavesExits75AndResumesToTheSameBits) {
-  ASSERT_EQ(train("whole", {"--ranks", "2"}).exit_code, 0);
-  Command command(baleen_arguments(train_arguments("stopped", {"--ranks", "2", "--set", "training.steps=100"})));
-  wait_for_rows(command, "stopped", 60);
+  const auto steps = [](std::size_t count) { return std::vector<std::string>{"--ranks", "2", "--set", "training.steps=" + std::to_string(count)}; };
+  Command command(baleen_arguments(train_arguments("stopped", steps(1'000'000))));
+  wait_for_rows(command, "stopped", 30);
   command.signal(SIGTERM);
   const CommandResult stopped = command.wait();
   ASSERT_EQ(stopped.exit_code, 75) << stopped.error;
-  EXPECT_LT(rows("stopped").size(), 100u);
-  const CommandResult resumed = train("stopped", {"--ranks", "2"});
+  const std::size_t end = rows("stopped").size() + 20;  // wherever the signal came
+  const CommandResult resumed = train("stopped", steps(end));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
   EXPECT_NE(resumed.error.find("resumed from"), std::string::npos);
+  ASSERT_EQ(train("whole", steps(end)).exit_code, 0);
   EXPECT_EQ(record("stopped"), record("whole"));
-  EXPECT_EQ(weights("stopped", "step_00000100"), weights("whole", "step_00000100"));
+  const std::string last = fmt::format("step_{:08}", end);
+  EXPECT_EQ(weights("stopped", last), weights("whole", last));
 }
 
 TEST_F(Train, ResumeFromAStepOrNever) {

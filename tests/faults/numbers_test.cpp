@@ -70,22 +70,25 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
 
 TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
   // A weight of 2^20 in the head spoils every loss until the weights of the checkpoint are there again. The head is the embedding, of which
-  // the last stage of a pipeline has a copy. The run goes back to its beginning: a checkpoint that is written just behind the change has it too.
-  prepare({"--set", "checkpoint.every=150", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set",
-           "fault.spike_skip=2", "--set", "training.steps=200"},
+  // the last stage of a pipeline has a copy. The run goes back to its beginning, the one checkpoint there is, however late the change comes.
+  prepare({"--set", "checkpoint.every=0", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set", "fault.spike_skip=2",
+           "--set", "training.steps=1000000"},
           0x49, "embed_tokens");
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 25);
   const auto ranks = ranks_of(command);
   const int places = change_memory(ranks[GetParam().name == std::string("Zero3") ? 1 : 3], bytes_, damaged_);
-  EXPECT_NE(places, 0);
   if (places < 0) GTEST_SKIP() << "memory of other processes may not be written here";
+  EXPECT_NE(places, 0);
+  wait_for_message(command, "batches of the data are left out so far");
+  wait_for_rows(command, "run", 25);
+  command.signal(SIGTERM);
   const CommandResult result = command.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.exit_code, 75) << result.error;
   EXPECT_NE(result.error.find("going back to the last checkpoint, without the batches since"), std::string::npos) << result.error;
   EXPECT_NE(result.error.find("batches of the data are left out so far"), std::string::npos) << result.error;
   const auto all = rows("run");
-  ASSERT_EQ(all.size(), 200u);
+  ASSERT_GE(all.size(), 25u);
   for (std::size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(all[i]["step"], static_cast<double>(i + 1));
     EXPECT_LT(all[i]["loss"], 7) << i;

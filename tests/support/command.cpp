@@ -63,6 +63,8 @@ bool Command::running() {
   return !reaped_;
 }
 
+std::string Command::errors_so_far() const { return read_text(folder_ / "error"); }
+
 std::vector<pid_t> Command::children() const {
   std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children");
   std::vector<pid_t> found;

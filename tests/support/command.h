@@ -42,6 +42,8 @@ class Command {
   pid_t pid() const { return pid_; }
   void signal(int number) const;
   bool running();
+  // What it has printed to standard error so far.
+  std::string errors_so_far() const;
   // The program's direct children.
   std::vector<pid_t> children() const;
   // Waits for the end; a program that takes longer than `limit` is killed and the test fails.

@@ -73,6 +73,10 @@ void TrainingFixture::wait_for_rows(Command& command, const std::string& run, st
   while (command.running() && rows(run).size() < count) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
+void TrainingFixture::wait_for_message(Command& command, const std::string& text) {
+  while (command.running() && command.errors_so_far().find(text) == std::string::npos) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
 std::string TrainingFixture::record(const std::string& run) const {
   std::string text;
   for (const TrainingRow& row : rows(run)) {

@@ -33,6 +33,8 @@ class TrainingFixture : public ::testing::Test {
   std::vector<TrainingRow> rows(const std::string& run) const;
   // Waits until the run has `count` of them or the program has ended.
   void wait_for_rows(Command& command, const std::string& run, std::size_t count) const;
+  // Until the run has printed this, or ended.
+  static void wait_for_message(Command& command, const std::string& text);
   // What must not change however a run came about: step, loss, grad_norm, lr and tokens of each step, as text.
   std::string record(const std::string& run) const;
   // The bytes of all safetensors files of a checkpoint.
