@@ -1,6 +1,5 @@
 #include "launch/shared_region.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "launch/memory_file.h"
 
 namespace baleen {
 
@@ -47,7 +47,7 @@ struct RegionSizes {
 };
 
 constexpr std::uint64_t region_magic = 0x6e65656c6162;  // "baleen", little-endian
-constexpr std::uint32_t region_version = 2;
+constexpr std::uint32_t region_version = 3;
 constexpr std::size_t page = 4096;
 // Address space for every ordered pair of ranks; only what communicators touch becomes memory.
 constexpr std::size_t payload_bytes_per_pair = std::size_t{64} << 20;
@@ -56,7 +56,7 @@ constexpr std::size_t payload_bytes_per_pair = std::size_t{64} << 20;
 std::size_t heap_bytes_per_rank(std::size_t ranks) {
   constexpr std::size_t least = std::size_t{64} << 30, most_in_all = std::size_t{8} << 40;
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return std::min(std::max(2 * memory, least), most_in_all / ranks) / page * page;
+  return std::min(std::max(2 * memory, least), most_in_all / ranks) / huge_page * huge_page;
 }
 
 std::byte* map_region(int file, std::size_t bytes) {
@@ -78,12 +78,10 @@ std::shared_ptr<SharedRegion> SharedRegion::create(int world_size, bool keep_des
   static_assert(sizeof(Header) <= page);
   BALEEN_CHECK(world_size >= 1, world_size);
   const auto ranks = static_cast<std::size_t>(world_size);
-  const std::size_t bytes = page + ranks * ranks * payload_bytes_per_pair, heap_bytes = ranks * heap_bytes_per_rank(ranks);
-  Descriptor file(memfd_create("baleen", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Sealed against resizing: a shorter file would turn the other ranks' accesses into SIGBUS.
-  if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes + heap_bytes)) != 0 ||
-      fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw Error(ExitCode::out_of_memory, std::string("cannot make shared memory for the ranks: ") + std::strerror(errno));
+  // The heap begins with a huge page of the file, as it does in memory.
+  const std::size_t bytes = huge_page + ranks * ranks * payload_bytes_per_pair, heap_bytes = ranks * heap_bytes_per_rank(ranks);
+  static_assert(payload_bytes_per_pair % huge_page == 0);
+  Descriptor file = make_memory_file(bytes + heap_bytes);
   std::byte* base = map_region(file.get(), bytes);
   auto* header = new (base) Header;  // zero-filled by the system: the abort cell is clear
   header->magic = region_magic;
@@ -119,10 +117,20 @@ std::shared_ptr<SharedRegion> SharedRegion::attach(Descriptor file, int world_si
 }
 
 void SharedRegion::map_heap(int file, std::size_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, static_cast<off_t>(bytes_));
-  if (base == MAP_FAILED) return;  // collectives then copy through their slots
+  // Address space for one huge page more, of which the heap takes what begins with one.
+  void* const room = mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return;  // collectives then copy through their slots
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t before = (huge_page - reinterpret_cast<std::uintptr_t>(room) % huge_page) % huge_page;
+  if (before != 0) munmap(begin, before);
+  munmap(begin + before + bytes, huge_page - before);
+  void* const base = mmap(begin + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, static_cast<off_t>(bytes_));
+  if (base == MAP_FAILED) {
+    munmap(begin + before, bytes);
+    return;
+  }
   madvise(base, bytes, MADV_DONTDUMP);
-  madvise(base, bytes, MADV_HUGEPAGE);  // advice: few systems have huge pages for shared memory
+  madvise(base, bytes, MADV_HUGEPAGE);  // advice: see make_memory_file()
   heap_ = {static_cast<std::byte*>(base), bytes};
 }
 

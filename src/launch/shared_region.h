@@ -1,6 +1,6 @@
 // Memory that all ranks of a job on one machine share, and the job's abort flag inside it.
 //
-// The region is an anonymous file (memfd_create): it has no name, so no run can leave anything in /dev/shm, and it lives exactly as long as
+// The region is a file in memory (memory_file.h): it has no name, so no run can leave anything in /dev/shm, and it lives exactly as long as
 // a process holds it. It is sparse: a page costs memory only once somebody has written to it, so its size is generous.
 #pragma once
 

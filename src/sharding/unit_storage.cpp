@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "device/host_memory.h"
+#include "ops/elementwise.h"
 
 namespace baleen {
 namespace {
@@ -186,14 +187,8 @@ Tensor UnitStorage::kept_weights(ParameterId id) const {
 }
 
 void store_floats(const Tensor& to, const float* values) {
-  const std::int64_t count = to.elements();
-  if (to.dtype() == DType::f32) {
-    if (count > 0 && to.data() != values) std::memcpy(to.data(), values, to.bytes());
-    return;
-  }
-  auto* rounded = to.as<BFloat16>();
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) rounded[i] = to_bfloat16(values[i]);
+  if (to.elements() == 0 || to.data() == values) return;
+  ops::cpu::convert(to, Tensor(const_cast<float*>(values), DType::f32, {to.elements()}));  // which only reads them
 }
 
 void UnitStorage::store(ParameterId id, SliceRange range, const float* values) {

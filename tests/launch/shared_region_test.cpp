@@ -1,15 +1,20 @@
 #include "launch/shared_region.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "launch/memory_file.h"
 
 namespace baleen {
 namespace {
@@ -65,9 +70,39 @@ TEST(SharedRegion, ForeignDescriptorsAreRefused) {
   EXPECT_FALSE(refused(copy_of(*region), 2));
 }
 
-TEST(SharedRegion, CannotBeResizedUnderTheOthers) {
-  const auto region = SharedRegion::create(1, true);
-  EXPECT_NE(ftruncate(region->descriptor(), 4096), 0);
+TEST(SharedRegion, TheHeapIsOfHugePagesWhereTheSystemAllowsThem) {
+  const auto region = SharedRegion::create(1);
+  const auto heap = region->heap().subspan(0, 4 * huge_page);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(heap.data()) % huge_page, 0u);
+  std::fill(heap.begin(), heap.end(), std::byte{1});
+  // What the system says of the mapping that the heap begins.
+  std::ifstream maps("/proc/self/smaps");
+  const std::string begin = fmt::format("{:x}-", reinterpret_cast<std::uintptr_t>(heap.data()));
+  long huge_kilobytes = -1;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line) && huge_kilobytes < 0;) {
+    inside = inside || line.starts_with(begin);
+    if (inside && line.starts_with("ShmemPmdMapped:")) huge_kilobytes = std::stol(line.substr(line.find_first_of("0123456789")));
+  }
+  if (huge_kilobytes <= 0) GTEST_SKIP() << "no huge pages for shared memory here: this user may not mount a tmpfs, or the kernel has none";
+  // The whole is of zeros again when it is discarded, piece by piece.
+  region->discard(heap.subspan(4096, huge_page));
+  EXPECT_EQ(heap[4095], std::byte{1});
+  EXPECT_TRUE(std::all_of(heap.begin() + 4096, heap.begin() + 4096 + huge_page, [](std::byte value) { return value == std::byte{0}; }));
+  EXPECT_EQ(heap[4096 + huge_page], std::byte{1});
+}
+
+TEST(MemoryFile, IsSparseAndHasNoName) {
+  const Descriptor file = make_memory_file(std::size_t{1} << 40);
+  struct stat status {};
+  ASSERT_EQ(fstat(file.get(), &status), 0);
+  EXPECT_EQ(status.st_size, off_t{1} << 40);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_EQ(fcntl(file.get(), F_GETFD), FD_CLOEXEC);
+  if (status.st_nlink != 0) {  // a memfd has one link, to nowhere
+    EXPECT_TRUE(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.get())).string().starts_with("/memfd:"));
+  }
+  EXPECT_THROW(make_memory_file(std::size_t{1} << 63), Error);
 }
 
 TEST(AbortCell, TheFirstReasonWinsAndALongOneIsCut) {
