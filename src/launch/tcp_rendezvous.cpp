@@ -261,6 +261,9 @@ std::optional<std::string> visit(const TcpMeeting& meeting, const JobKey& key, c
     std::array<std::byte, 65536> bytes;
     const ssize_t got = recv(connection.get(), bytes.data(), bytes.size(), 0);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+      if (handshake.state() == HandshakeState::proven)  // it knows who comes: there is nothing to try again
+        throw Error(ExitCode::rank_failed, "rank 0 let this rank in and hung up before all ranks had come", where(meeting),
+                    "look at rank 0's output: it names the ranks that were missing, or why it ended");
       why = "rank 0 hung up: it does not know this rank's secret, or is too busy";
       return std::nullopt;
     }
