@@ -160,7 +160,7 @@ void Attention::backward_weight(const LayerContext& context, const Saved& saved,
   qkv_projection_.backward_weight(context, gradients.d_qkv, x);
   if (!norm_) return;
   const auto norm_weight = [&](ParameterId id, const Tensor& d_normed, const Tensor& input, const Tensor& rstd) {
-    if (context.units.parameter(id).trainable) ops::rms_norm_backward_weight(context.ops, context.units.gradient(id), d_normed, input, rstd);
+    if (context.units.parameter(id).trainable) ops::rms_norm_backward_weight(context.ops, context.units.gradient_to_add(context.ops.stream, id), d_normed, input, rstd);
   };
   norm_weight(norm_->query, gradients.d_query_normed, saved.norms.query, saved.norms.query_rstd);
   norm_weight(norm_->key, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd);

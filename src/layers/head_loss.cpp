@@ -39,7 +39,7 @@ class HeadProducts {
   }
   void finish() const {
     if (!d_table_.defined()) return;
-    const Tensor gradient = context_.units.gradient(weight_);
+    const Tensor gradient = context_.units.gradient_to_add(context_.ops.stream, weight_);
     ops::add(context_.ops, gradient, gradient, d_table_.rows(0, head_.outputs()));
   }
 
@@ -62,7 +62,7 @@ std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t toke
   // Few, and of one size: every chunk adds its part to the weight's gradient, and a product reads and arranges the whole weight, which pays from
   // some hundred rows on. On the CPU that is worth more than logits that stay in a cache (docs/performance-cpu.md), and less than their memory.
   const bool gpu = context.ops.stream.kind() == DeviceKind::gpu;
-  const std::int64_t chunk_elements = gpu ? std::int64_t{1280} << 20 : (std::int64_t{100} << 20) / static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t chunk_elements = gpu ? std::int64_t{1280} << 20 : (std::int64_t{200} << 20) / static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
   std::int64_t rows = std::max<std::int64_t>(gpu ? 64 : 256, chunk_elements / columns / 64 * 64);
   const std::int64_t chunks = (tokens + rows - 1) / rows;

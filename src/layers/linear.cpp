@@ -34,9 +34,9 @@ Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights
     inputs_ = inputs;
     const std::size_t begin = units.layout(part.unit).offset(part.index);
     if (by_output && !runs_.empty() && runs_.back().first.unit == part.unit && begin == end)
-      runs_.back().outputs += outputs;
+      runs_.back().outputs += outputs, runs_.back().others.push_back(part);
     else
-      runs_.push_back({part, outputs_, outputs});
+      runs_.push_back({part, outputs_, outputs, {}});
     if (!biases.empty()) add_bias(units, biases[i], outputs);
     outputs_ += outputs;
     end = begin + static_cast<std::size_t>(description.elements());
@@ -52,11 +52,11 @@ void Linear::add_bias(const UnitStorage& units, ParameterId bias, std::int64_t o
     const std::size_t end = units.layout(last.first.unit).offset(last.first.index) + static_cast<std::size_t>(last.outputs);
     if (last.first.unit == bias.unit && end == units.layout(bias.unit).offset(bias.index) &&
         units.parameter(last.first).trainable == description.trainable) {
-      last.outputs += outputs;
+      last.outputs += outputs, last.others.push_back(bias);
       return;
     }
   }
-  biases_.push_back({bias, outputs_, outputs});
+  biases_.push_back({bias, outputs_, outputs, {}});
 }
 
 // The values of consecutive biases as one.
@@ -115,11 +115,14 @@ void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, con
   for (const Run& run : runs_) {
     if (!context.units.parameter(run.first).trainable) continue;
     const Matrix d_weight = matrix(run, context.units.gradient(run.first));
-    ops::matmul(context.ops, d_weight, Matrix(d_y).column_range(run.begin, run.outputs).transpose(), x, /*accumulate=*/true);
+    bool writes = context.units.writes_first(run.first);  // all parts of a run, or none
+    for (const ParameterId part : run.others) writes &= context.units.writes_first(part);
+    ops::matmul(context.ops, d_weight, Matrix(d_y).column_range(run.begin, run.outputs).transpose(), x, /*accumulate=*/!writes);
   }
   for (const Bias& bias : biases_) {
     if (!context.units.parameter(bias.first).trainable) continue;
-    ops::bias_backward(context.ops, joined(bias, context.units.gradient(bias.first)), columns_of(d_y, bias.begin, bias.outputs), outputs_);
+    for (const ParameterId part : bias.others) context.units.gradient_to_add(context.ops.stream, part);
+    ops::bias_backward(context.ops, joined(bias, context.units.gradient_to_add(context.ops.stream, bias.first)), columns_of(d_y, bias.begin, bias.outputs), outputs_);
   }
 }
 

@@ -38,11 +38,13 @@ class Linear {
   struct Run {
     ParameterId first;
     std::int64_t begin = 0, outputs = 0;  // columns of y
+    std::vector<ParameterId> others;      // behind the first
   };
   // Consecutive biases that are contiguous in memory.
   struct Bias {
     ParameterId first;
     std::int64_t begin = 0, outputs = 0;  // columns of y
+    std::vector<ParameterId> others;      // behind the first
   };
   // One product and one bias.
   bool single() const { return runs_.size() == 1 && biases_.size() == 1 && runs_[0].outputs == biases_[0].outputs; }

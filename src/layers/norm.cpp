@@ -34,9 +34,9 @@ void Norm::backward_weight(const LayerContext& context, const Saved& saved, cons
   const bool trainable = context.units.parameter(weight_).trainable;
   if (bias_) BALEEN_CHECK(context.units.parameter(*bias_).trainable == trainable, context.units.parameter(*bias_).name);
   if (!trainable) return;
-  const Tensor d_weight = context.units.gradient(weight_);
+  const Tensor d_weight = context.units.gradient_to_add(context.ops.stream, weight_);
   if (bias_)
-    ops::layer_norm_backward_weight(context.ops, d_weight, context.units.gradient(*bias_), d_out, saved.input, saved.mean, saved.rstd);
+    ops::layer_norm_backward_weight(context.ops, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, saved.input, saved.mean, saved.rstd);
   else
     ops::rms_norm_backward_weight(context.ops, d_weight, d_out, saved.input, saved.rstd);
 }
@@ -44,10 +44,10 @@ void Norm::backward_weight(const LayerContext& context, const Saved& saved, cons
 void Norm::backward(const LayerContext& context, const Saved& saved, const Tensor& d_in, const Tensor& d_out,
                     const Tensor& d_residual) const {
   if (!context.units.parameter(weight_).trainable) return backward_input(context, saved, d_in, d_out, d_residual);
-  const Tensor weight = context.units.weight(weight_), d_weight = context.units.gradient(weight_);
+  const Tensor weight = context.units.weight(weight_), d_weight = context.units.gradient_to_add(context.ops.stream, weight_);
   if (bias_) BALEEN_CHECK(context.units.parameter(*bias_).trainable, context.units.parameter(*bias_).name);
   if (bias_)
-    ops::layer_norm_backward(context.ops, d_in, d_weight, context.units.gradient(*bias_), d_out, d_residual, saved.input, saved.mean,
+    ops::layer_norm_backward(context.ops, d_in, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, d_residual, saved.input, saved.mean,
                              saved.rstd, weight);
   else
     ops::rms_norm_backward(context.ops, d_in, d_weight, d_out, d_residual, saved.input, saved.rstd, weight);

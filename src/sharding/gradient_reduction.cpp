@@ -34,7 +34,7 @@ GradientReduction::~GradientReduction() {
 }
 
 void GradientReduction::begin_step(Stream& compute) {
-  if (storage_.stage() < 2) storage_.zero_gradients(compute);
+  for (int unit = 0; storage_.stage() < 2 && unit < storage_.units(); ++unit) storage_.begin_gradients(unit, compute);
   slice_has_value_.assign(slice_has_value_.size(), false);
 }
 
@@ -44,12 +44,13 @@ void GradientReduction::needed(int unit, ops::Context& compute) {
   const int slot = pool.slot(unit);
   if (!compute.stream.measuring()) {
     finish(in_flight_[static_cast<std::size_t>(slot)], compute);
-    compute.stream.fill_zero(pool.memory(unit), storage_.layout(unit).trainable_elements() * sizeof(float));
+    storage_.begin_gradients(unit, compute.stream);
   }
   pool.set_owner(slot, unit);
 }
 
 void GradientReduction::done(int unit, ops::Context& compute) {
+  if (!compute.stream.measuring() && (last_ || storage_.stage() >= 2)) storage_.complete_gradients(unit, compute.stream);
   if (storage_.stage() >= 2) storage_.gradient_pool().set_owner(storage_.gradient_pool().slot(unit), -1);
   if (compute.stream.measuring()) return;
   if (storage_.stage() < 2) {

@@ -29,13 +29,17 @@ UnitLayout::UnitLayout(const UnitDescription& unit, int shards) : shards_(shards
       const ParameterDescription& parameter = unit.parameters[i];
       if (!parameter.trainable || region_of(parameter.held) != region) continue;
       place(i);
+      const std::size_t end = offsets_[i] + static_cast<std::size_t>(parameter.elements());
+      if (end != elements_) gaps_.push_back({end, elements_});
       counts = counts && parameter.held.counts;  // the same for all of a region
     }
     regions_[region].end = elements_;
     if (counts && regions_[region].size() > 0) counted_.push_back(regions_[region]);
   }
+  const std::size_t unpadded = elements_;
   elements_ = round_up(elements_, padding);
   trainable_elements_ = elements_;
+  if (elements_ != unpadded) gaps_.push_back({unpadded, elements_});
   for (std::size_t i = 0; i < unit.parameters.size(); ++i)
     if (!unit.parameters[i].trainable) place(i);
   elements_ = round_up(elements_, padding);

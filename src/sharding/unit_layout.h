@@ -28,6 +28,8 @@ class UnitLayout {
     const SliceRange range = slice_of(elements_ - trainable_elements_, shards_, shard);
     return {trainable_elements_ + range.begin, trainable_elements_ + range.end};
   }
+  // The padding within the trainable prefix.
+  const std::vector<SliceRange>& trainable_gaps() const { return gaps_; }
   // Trainable elements whose gradients are summed over the ranks of axis tp that hold them: over some of them, over all.
   SliceRange summed_over_some() const { return regions_[1]; }
   SliceRange summed_over_all() const { return regions_[2]; }
@@ -40,7 +42,7 @@ class UnitLayout {
   std::size_t elements_ = 0, trainable_elements_ = 0;
   // Without copies; with copies on some ranks of tp; on all, gradients summed; on all, gradients equal.
   std::array<SliceRange, 4> regions_;
-  std::vector<SliceRange> counted_;
+  std::vector<SliceRange> counted_, gaps_;
 };
 
 }  // namespace baleen

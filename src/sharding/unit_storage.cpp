@@ -296,6 +296,42 @@ void UnitStorage::initialize_weights(std::uint64_t seed) {
 void UnitStorage::zero_gradients(Stream& stream) {
   BALEEN_CHECK(options_.stage < 2, options_.stage);
   stream.fill_zero(gradients_.data(), gradients_.bytes());
+  for (std::vector<bool>& unit : unwritten_) unit.assign(unit.size(), false);
+}
+
+void UnitStorage::begin_gradients(int unit, Stream& stream) {
+  const auto index = static_cast<std::size_t>(unit);
+  if (unwritten_.empty())
+    for (const UnitDescription& description : descriptions_) unwritten_.emplace_back(description.parameters.size(), false);
+  if (copies_ == nullptr) {
+    for (std::size_t i = 0; i < unwritten_[index].size(); ++i) unwritten_[index][i] = descriptions_[index].parameters[i].trainable;
+    // Of another unit there may be something between the parameters, where nothing is ever added.
+    if (options_.stage >= 2)
+      for (const SliceRange gap : layout(unit).trainable_gaps())
+        stream.fill_zero(static_cast<float*>(gradient_pool_.memory(unit)) + gap.begin, gap.size() * sizeof(float));
+    return;
+  }
+  void* const all = options_.stage < 2 ? flat_gradients(unit).data() : gradient_pool_.memory(unit);
+  stream.fill_zero(all, layout(unit).trainable_elements() * sizeof(float));
+}
+
+bool UnitStorage::writes_first(ParameterId id) const {
+  if (unwritten_.empty()) return false;
+  std::vector<bool>& unit = unwritten_[static_cast<std::size_t>(id.unit)];
+  const bool unwritten = unit[static_cast<std::size_t>(id.index)];
+  unit[static_cast<std::size_t>(id.index)] = false;
+  return unwritten;
+}
+
+Tensor UnitStorage::gradient_to_add(Stream& stream, ParameterId id) const {
+  const Tensor out = gradient(id);
+  if (writes_first(id)) stream.fill_zero(out.data(), out.bytes());
+  return out;
+}
+
+void UnitStorage::complete_gradients(int unit, Stream& stream) const {
+  for (int index = 0; index < static_cast<int>(descriptions_[static_cast<std::size_t>(unit)].parameters.size()); ++index)
+    if (parameter({unit, index}).trainable) gradient_to_add(stream, {unit, index});
 }
 
 }  // namespace baleen

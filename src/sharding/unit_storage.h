@@ -116,6 +116,14 @@ class UnitStorage {
   // Stages 0 and 1.
   void zero_gradients(Stream& stream);
 
+  // From begin_gradients on, the gradients of a unit are zeros to be added to. In host memory they are not written at once: a product that is
+  // the first to add to a gradient writes it instead, which saves a pass over the zeros and one over the sum. Whoever adds asks either
+  // writes_first() and then writes all of the gradient, or takes gradient_to_add(). complete_gradients writes the zeros that are left.
+  void begin_gradients(int unit, Stream& stream);
+  bool writes_first(ParameterId id) const;
+  Tensor gradient_to_add(Stream& stream, ParameterId id) const;
+  void complete_gradients(int unit, Stream& stream) const;
+
   // Where full weights (stage 3) and full gradients (stages 2 and 3) of a unit are while they are used.
   UnitPool& weight_pool() { return weight_pool_; }
   UnitPool& gradient_pool() { return gradient_pool_; }
@@ -139,6 +147,8 @@ class UnitStorage {
   // Where the host cannot reach the memory: what carries values there, and where they are rounded before.
   std::unique_ptr<Stream> copies_;
   std::vector<std::byte> staging_;
+  // By unit and parameter: whether nothing has been added to the gradient yet. Layers, which see a storage that does not change, note what they add.
+  mutable std::vector<std::vector<bool>> unwritten_;
 };
 
 // fp32 values into a tensor of fp32 or bf16 (rounded to nearest even) in host memory.

@@ -73,7 +73,7 @@ class Step {
       for (int index = 0; index < static_cast<int>(storage_.unit(unit).parameters.size()); ++index) {
         const ParameterId id{unit, index};
         if (!storage_.parameter(id).trainable) continue;
-        const Tensor gradient = storage_.gradient(id);
+        const Tensor gradient = storage_.gradient_to_add(*stream_, id);
         for (std::int64_t i = 0; i < gradient.elements(); ++i) gradient.as<float>()[i] += gradient_of(id, i, axis_.rank(), micro_step);
       }
       pass.weights_done(unit);
@@ -121,6 +121,37 @@ TEST(Sharding, EveryStageSeesTheSameWeightsAndLeavesFrozenOnesAlone) {
         }
       });
     }
+}
+
+// The pool has what the unit before left there.
+TEST(Sharding, GradientsBeginAsZerosThatTheFirstToAddNeedNotRead) {
+  const auto device = create_cpu_device();
+  const auto stream = device->create_stream();
+  UnitStorage storage(*device, {{"block", {{"written", {3, 5}}, {"added", {130}}, {"left", {4}}, {"frozen", {7}, Initializer::ones, 0, false}}}},
+                      StorageOptions{.stage = 2, .shards = 3});
+  const ParameterId written = storage.find("written"), added = storage.find("added"), left = storage.find("left");
+  UnitPool& pool = storage.gradient_pool();
+  auto* const memory = static_cast<float*>(pool.memory(0));
+  const std::size_t elements = storage.layout(0).trainable_elements();
+  for (int pass = 0; pass < 2; ++pass) {
+    std::fill_n(memory, elements, 7.0f);
+    storage.begin_gradients(0, *stream);
+    pool.set_owner(pool.slot(0), 0);
+    EXPECT_TRUE(storage.writes_first(written));
+    EXPECT_FALSE(storage.writes_first(written));
+    const Tensor product = storage.gradient(written);
+    std::fill_n(product.as<float>(), product.elements(), 2.0f);
+    for (int time = 0; time < 2; ++time) {
+      const Tensor sum = storage.gradient_to_add(*stream, added);
+      for (std::int64_t i = 0; i < sum.elements(); ++i) sum.as<float>()[i] += 1;
+    }
+    storage.complete_gradients(0, *stream);
+    std::vector<float> expected(elements, 0.0f);
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(storage.layout(0).offset(written.index)), 15, 2.0f);
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(storage.layout(0).offset(added.index)), 130, 2.0f);
+    EXPECT_EQ(std::vector<float>(memory, memory + elements), expected) << pass;
+    EXPECT_FALSE(storage.writes_first(left));
+  }
 }
 
 TEST(Sharding, AUnitUsedWithoutHavingBeenGatheredIsNoticed) {

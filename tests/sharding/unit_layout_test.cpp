@@ -19,6 +19,9 @@ TEST(UnitLayout, ParametersStartAtMultiplesOf128AndFrozenOnesComeLast) {
   EXPECT_EQ(layout.trainable_elements(), 768u);  // 512 rounded up to 3 · 128
   EXPECT_EQ(layout.offset(1), 768u);
   EXPECT_EQ(layout.elements(), 768u + 384u);
+  std::vector<std::size_t> gaps;
+  for (const SliceRange gap : layout.trainable_gaps()) gaps.insert(gaps.end(), {gap.begin, gap.end});
+  EXPECT_EQ(gaps, (std::vector<std::size_t>{15, 128, 385, 512, 512, 768}));
 }
 
 TEST(UnitLayout, SlicesCoverTheTrainablePrefixOnce) {
