@@ -120,7 +120,8 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> touched(const std::string& 
 
 }  // namespace
 
-int change_memory(pid_t process, const std::string& before, const std::string& after) {
+int change_memory(const std::vector<pid_t>& ranks, int rank, const std::string& before, const std::string& after) {
+  const pid_t process = ranks[static_cast<std::size_t>(rank)];
   const std::string folder = "/proc/" + std::to_string(process);
   std::istringstream maps(read_text(folder + "/maps"));
   const int memory = open((folder + "/mem").c_str(), O_RDWR);
@@ -132,6 +133,10 @@ int change_memory(pid_t process, const std::string& before, const std::string& a
     if (std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, mode) != 3) continue;
     if (std::string(mode) == "rw-p") ranges.emplace_back(begin, end);
     if (std::string(mode) != "rw-s") continue;
+    // The heap that ranks share: of it the part that is this rank's own.
+    constexpr unsigned long least_heap = 64ul << 30;
+    const unsigned long part = (end - begin) / ranks.size();
+    if (part >= least_heap) begin += static_cast<unsigned long>(rank) * part, end = begin + part;
     for (const auto& range : touched(folder, begin, end)) ranges.push_back(range);
   }
   int places = 0;

@@ -178,7 +178,7 @@ TEST_P(Fault, NotANumberInOneRanksMemory) {
   std::string damaged = bytes;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(damaged.data() + 8, &nan, sizeof nan);
-  const int places = change_memory(ranks[rank], bytes, damaged);
+  const int places = change_memory(ranks, rank, bytes, damaged);
   if (places < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   EXPECT_GE(places, 1);
   const Course course = follow(command, ranks, {}, seconds(30));
@@ -206,7 +206,7 @@ TEST_P(Fault, OneReplicasWeightFlipped) {
   const auto ranks = ranks_of(command);
   std::string damaged = bytes;
   damaged[16] = static_cast<char>(damaged[16] ^ 1);
-  const int places = change_memory(ranks[3], bytes, damaged);
+  const int places = change_memory(ranks, 3, bytes, damaged);
   if (places < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   EXPECT_GE(places, 1);
   const Course course = follow(command, ranks, {}, seconds(30));

@@ -36,14 +36,14 @@ TEST_P(Numbers, StepsAreSkippedUntilTheyAreGoodAgain) {
   wait_for_rows(command, "run", 3);
   const auto ranks = ranks_of(command);
   damaged_[10] = '\xff';  // with the exponent a NaN
-  if (change_memory(ranks[1], bytes_, damaged_) < 0) GTEST_SKIP() << "memory of other processes may not be written here";
+  if (change_memory(ranks, 1, bytes_, damaged_) < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   const auto bad_rows = [&] {
     std::size_t bad = 0;
     for (const TrainingRow& row : rows("run")) bad += std::isnan(row["loss"]) ? 1 : 0;
     return bad;
   };
   while (command.running() && bad_rows() < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_GE(change_memory(ranks[1], damaged_, bytes_), 1);
+  EXPECT_GE(change_memory(ranks, 1, damaged_, bytes_), 1);
   const std::size_t rows_then = rows("run").size();
   wait_for_rows(command, "run", rows_then + 10);
   command.signal(SIGTERM);
@@ -62,7 +62,7 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
   wait_for_rows(command, "run", 3);
   const auto ranks = ranks_of(command);
   damaged_[10] = '\xff';
-  if (change_memory(ranks[1], bytes_, damaged_) < 0) GTEST_SKIP() << "memory of other processes may not be written here";
+  if (change_memory(ranks, 1, bytes_, damaged_) < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   const CommandResult result = command.wait();
   EXPECT_EQ(result.exit_code, 5) << result.error;
   EXPECT_NE(result.error.find("the numbers went bad in 4 steps in a row"), std::string::npos) << result.error;
@@ -77,7 +77,7 @@ TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
   Command command(baleen_arguments(train_arguments("run", settings_)));
   wait_for_rows(command, "run", 25);
   const auto ranks = ranks_of(command);
-  const int places = change_memory(ranks[GetParam().name == std::string("Zero3") ? 1 : 3], bytes_, damaged_);
+  const int places = change_memory(ranks, GetParam().name == std::string("Zero3") ? 1 : 3, bytes_, damaged_);
   if (places < 0) GTEST_SKIP() << "memory of other processes may not be written here";
   EXPECT_NE(places, 0);
   wait_for_message(command, "batches of the data are left out so far");
