@@ -74,8 +74,15 @@ def load(baleen, config, ranks, dtype, zero):
         lines, memory = [], 0
         reader = threading.Thread(target=lambda: lines.extend(process.stderr))
         reader.start()
+        killed = False
         while process.poll() is None:
-            if not any("weights of" in line for line in lines):
+            if any("read in" in line for line in lines):
+                # Enough: what would be saved now takes memory that the next turn then gets back cold.
+                time.sleep(0.1)
+                process.kill()
+                killed = True
+                process.wait()
+            else:
                 try:
                     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
                         memory = max([memory] + [own_bytes(int(pid)) for pid in file.read().split() or [process.pid]])
@@ -84,7 +91,7 @@ def load(baleen, config, ranks, dtype, zero):
             time.sleep(0.005)
         reader.join()
         text = "".join(lines)
-        if process.returncode != 0:
+        if process.returncode != 0 and not killed:
             sys.exit(text)
         seconds = [float(value) for value in re.findall(r"weights of .* read in ([0-9.]+) s", text)]
         return max(seconds), memory

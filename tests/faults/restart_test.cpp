@@ -24,11 +24,12 @@ class Restart : public FaultTest {
 };
 INSTANTIATE_TEST_SUITE_P(, Restart, ::testing::ValuesIn(fault_layouts()), [](const auto& layout) { return layout.param.name; });
 
-// One run, of which random ranks are killed at random moments: of starts, steps and saves alike. It has no end of its own, so that it cannot
-// come to it before the last kill, however fast the machine; then it is asked to stop, and goes on for some steps.
+// One run, of which random ranks are killed at random moments: of starts, steps and saves alike. It has no end of its own, so that it
+// cannot come to it before the last kill, however fast the machine; then it is asked to stop, and goes on for some steps.
 void Restart::expect_kills_to_lose_nothing(int wanted) {
   const auto settings = [&](std::size_t steps) {
-    return restarting(1000, {"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2"});
+    return restarting(1000,
+                      {"--set", "training.steps=" + std::to_string(steps), "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2"});
   };
   std::mt19937 random(20261130);
   const auto begin = std::chrono::steady_clock::now();
@@ -98,7 +99,8 @@ TEST_P(Restart, AnewMeansAnewOnce) {
   arguments.insert(arguments.end(), {"--resume", "never"});
   Command command(baleen_arguments(arguments));
   // The old run has its rows until the new one begins.
-  for (std::size_t count = 0; command.running() && (count < 8 || count == 10); count = rows("run").size()) std::this_thread::sleep_for(milliseconds(1));
+  for (std::size_t count = 0; command.running() && (count < 8 || count == 10); count = rows("run").size())
+    std::this_thread::sleep_for(milliseconds(1));
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 4u);
   kill(ranks[3], SIGKILL);
