@@ -12,8 +12,10 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "launch/descriptor_passing.h"
 
 namespace baleen {
 namespace {
@@ -46,68 +48,35 @@ bool write_file(const char* path, const char* text) {
   return written;
 }
 
-// One byte with a descriptor; control messages as unix(7) has them.
-struct DescriptorMessage {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-
-  DescriptorMessage() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-  }
-};
-
-bool send_descriptor(int socket, int file) {
-  DescriptorMessage message;
-  cmsghdr* const carried = CMSG_FIRSTHDR(&message.header);
-  carried->cmsg_level = SOL_SOCKET;
-  carried->cmsg_type = SCM_RIGHTS;
-  carried->cmsg_len = CMSG_LEN(sizeof file);
-  std::memcpy(CMSG_DATA(carried), &file, sizeof file);
-  return sendmsg(socket, &message.header, 0) == 1;
-}
-
-int receive_descriptor(int socket) {
-  DescriptorMessage message;
-  if (recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return -1;
-  const cmsghdr* const carried = CMSG_FIRSTHDR(&message.header);
-  if (carried == nullptr || carried->cmsg_type != SCM_RIGHTS || carried->cmsg_len != CMSG_LEN(sizeof(int))) return -1;
-  int file = -1;
-  std::memcpy(&file, CMSG_DATA(carried), sizeof file);
-  return file;
-}
-
 // The same, by a child that is its own user namespace's root.
-int open_in_user_namespace() {
+Descriptor open_in_user_namespace() {
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0) return {};
   const Descriptor ours(ends[0]), theirs(ends[1]);
   char users[32], groups[32];
   std::snprintf(users, sizeof users, "0 %u 1", geteuid());
   std::snprintf(groups, sizeof groups, "0 %u 1", getegid());
   const pid_t child = fork();
-  if (child < 0) return -1;
+  if (child < 0) return {};
   if (child == 0) {
     const bool root = unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_file("/proc/self/uid_map", users) &&
                       write_file("/proc/self/setgroups", "deny") && write_file("/proc/self/gid_map", groups);
     const int file = root ? open_in_own_tmpfs() : -1;
-    _exit(file >= 0 && send_descriptor(theirs.get(), file) ? 0 : 1);
+    _exit(file >= 0 && send_with_descriptor(theirs.get(), 0, file) ? 0 : 1);
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? receive_descriptor(ours.get()) : -1;
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return {};
+  auto received = receive_with_descriptor(ours.get(), MSG_DONTWAIT);
+  return received ? std::move(received->descriptor) : Descriptor();
 }
 
 }  // namespace
 
 Descriptor make_memory_file(std::size_t bytes) {
   Descriptor file(open_in_own_tmpfs());
-  if (!file.valid()) file = Descriptor(open_in_user_namespace());
+  if (!file.valid()) file = open_in_user_namespace();
   if (!file.valid()) file = Descriptor(memfd_create("baleen", MFD_CLOEXEC));
   if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0)
     throw Error(ExitCode::out_of_memory, std::string("cannot make shared memory for the ranks: ") + std::strerror(errno));

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "launch/descriptor.h"
+#include "launch/descriptor_passing.h"
 
 namespace baleen {
 namespace {
@@ -82,22 +83,7 @@ bool readable_by(int descriptor, Clock::time_point deadline) {
 
 // One byte of answer, with the region's descriptor attached where it is a welcome.
 void send_answer(int connection, Answer answer, int region) {
-  char byte = static_cast<char>(answer);
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (answer == Answer::welcome) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &region, sizeof region);
-  }
-  [[maybe_unused]] const ssize_t sent = sendmsg(connection, &message, MSG_NOSIGNAL);  // a rank that is gone again is missed by the deadline
+  send_with_descriptor(connection, static_cast<char>(answer), answer == Answer::welcome ? region : -1);  // a rank that is gone again is missed by the deadline
 }
 
 struct Received {
@@ -106,24 +92,9 @@ struct Received {
 };
 
 Received receive_answer(int connection, const RankEnvironment& environment) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1)
-    throw failure("rank 0 hung up before it handed out the shared memory", environment);
-  Received out{static_cast<Answer>(byte), Descriptor()};
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int region = -1;
-    std::memcpy(&region, CMSG_DATA(header), sizeof region);
-    out.region = Descriptor(region);
-  }
-  return out;
+  auto received = receive_with_descriptor(connection);
+  if (!received) throw failure("rank 0 hung up before it handed out the shared memory", environment);
+  return {static_cast<Answer>(received->byte), std::move(received->descriptor)};
 }
 
 std::string list_missing(const std::vector<bool>& here) {

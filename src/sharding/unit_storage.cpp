@@ -39,6 +39,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
     }
     const UnitLayout& layout = layouts_.back();
     weight_begin_.push_back(weights);
+    unwritten_.emplace_back(unit(u).parameters.size(), false);
     gradient_begin_.push_back(gradients);
     updated_begin_.push_back(updated_elements);
     weights += keeps_whole_weights() ? layout.elements() : slice(u).size() + layout.frozen_slice(options.shard).size();
@@ -301,8 +302,6 @@ void UnitStorage::zero_gradients(Stream& stream) {
 
 void UnitStorage::begin_gradients(int unit, Stream& stream) {
   const auto index = static_cast<std::size_t>(unit);
-  if (unwritten_.empty())
-    for (const UnitDescription& description : descriptions_) unwritten_.emplace_back(description.parameters.size(), false);
   if (copies_ == nullptr) {
     for (std::size_t i = 0; i < unwritten_[index].size(); ++i) unwritten_[index][i] = descriptions_[index].parameters[i].trainable;
     // Of another unit there may be something between the parameters, where nothing is ever added.
@@ -316,7 +315,6 @@ void UnitStorage::begin_gradients(int unit, Stream& stream) {
 }
 
 bool UnitStorage::writes_first(ParameterId id) const {
-  if (unwritten_.empty()) return false;
   std::vector<bool>& unit = unwritten_[static_cast<std::size_t>(id.unit)];
   const bool unwritten = unit[static_cast<std::size_t>(id.index)];
   unit[static_cast<std::size_t>(id.index)] = false;
