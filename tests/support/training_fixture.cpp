@@ -1,6 +1,7 @@
 #include "support/training_fixture.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -69,12 +70,29 @@ std::vector<TrainingRow> TrainingFixture::rows(const std::string& run) const {
   return found;
 }
 
+namespace {
+
+// Bounded, so that a run without an end that does not do what it should fails its test.
+template <class Condition>
+void wait_while_running(Command& command, const std::string& what, Condition&& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (command.running() && !condition()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ADD_FAILURE() << "waited 120 s for " << what;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace
+
 void TrainingFixture::wait_for_rows(Command& command, const std::string& run, std::size_t count) const {
-  while (command.running() && rows(run).size() < count) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  wait_while_running(command, std::to_string(count) + " steps", [&] { return rows(run).size() >= count; });
 }
 
 void TrainingFixture::wait_for_message(Command& command, const std::string& text) {
-  while (command.running() && command.errors_so_far().find(text) == std::string::npos) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  wait_while_running(command, "'" + text + "'", [&] { return command.errors_so_far().find(text) != std::string::npos; });
 }
 
 std::string TrainingFixture::record(const std::string& run) const {
