@@ -55,7 +55,6 @@ inline constexpr auto gpuStreamCaptureModeThreadLocal = BALEEN_GPU_NAME(StreamCa
 inline constexpr auto gpuFuncAttributeMaxDynamicSharedMemorySize = BALEEN_GPU_NAME(FuncAttributeMaxDynamicSharedMemorySize);
 
 // Runtime functions.
-inline constexpr auto gpuGraphGetNodes = &BALEEN_GPU_NAME(GraphGetNodes);
 inline constexpr auto gpuGetErrorString = &BALEEN_GPU_NAME(GetErrorString);
 inline constexpr auto gpuGetLastError = &BALEEN_GPU_NAME(GetLastError);
 inline constexpr auto gpuGetDeviceCount = &BALEEN_GPU_NAME(GetDeviceCount);

@@ -11,7 +11,8 @@
 namespace baleen::mpi {
 
 // One exchange instead of the 2 · (n - 1) of a ring, for n times the bytes, in the same order of summation. An all_reduce gathers whole
-// buffers, a reduce_scatter the parts of this rank's slice.
+// buffers, a reduce_scatter the parts of this rank's slice. Each part is headed by what its rank takes the operation to be: MPI notices
+// only some of the mistakes of ranks that run different ones.
 class GatheredSum final : public Transfer {
  public:
   // all_reduce or reduce_scatter.
@@ -19,14 +20,16 @@ class GatheredSum final : public Transfer {
   bool test() override;
 
  private:
-  // From the parts of all ranks, `stride` elements from one to the next, the elements `range` of them.
-  void add(int slice, SliceRange range, std::size_t stride, std::byte* to);
+  void check_heads() const;
+  // The elements `range` of all ranks' parts, which become slice `slice`.
+  void add(int slice, SliceRange range, std::byte* to);
 
   const Link& link_;
   const Operation& operation_;
   const Reducer reducer_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  std::vector<std::byte> gathered_, partial_;
+  std::size_t part_bytes_ = 0;  // with its head
+  std::vector<std::byte> sent_, gathered_, partial_;
 };
 
 }  // namespace baleen::mpi

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/gpu.h"
 #include "device/gpu_api.h"
+#include "device/gpu_graph_api.h"
 
 namespace baleen {
 
