@@ -96,9 +96,11 @@ class Engine {
   // are no longer written by work on the device.
   void publish_weights() { sharding_.weights().publish(*stream_); }
   void settle_weights() {
-    sharding_.weights().settle(*stream_);
+    wait_for_weights();
     stream_->synchronize();
   }
+  // The same for what is enqueued from here on.
+  void wait_for_weights() { sharding_.weights().settle(*stream_); }
 
   // Of every action of the passes; it must live as long as the engine.
   void observe(PipelineObserver* observer) { observer_ = observer; }
