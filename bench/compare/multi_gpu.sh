@@ -4,7 +4,7 @@
 #   bench/compare/multi_gpu.sh STAGE…
 #
 #   suite                   the collectives' tests over NCCL, one rank a GPU
-#   verify                  `baleen verify --all` on all GPUs, in fp32 and in bf16
+#   verify[:fp32,bf16]      `baleen verify --all` on all GPUs
 #   alone:MODEL             tokens/s of one GPU, on each of them at once, at as many tokens a rank as with all of them
 #   scaling:MODEL[:1,2,3]   tokens/s of ZeRO-1, 2 and 3 beside what `alone` measured
 #   llmq:MODEL[:1,2]        the same step by LLMQ, by ZeRO level
@@ -77,7 +77,7 @@ train() {
 base="" base_name=""  # tokens/s of a GPU that rows are compared with
 
 suite() {
-  if "$TEST_GPU" --gtest_filter='*Nccl*' --gtest_brief=1 >"$RESULTS/suite.log" 2>&1; then
+  if timeout -k 5 "$LIMIT" "$TEST_GPU" --gtest_filter='*Nccl*' --gtest_brief=1 >"$RESULTS/suite.log" 2>&1; then
     row suite "collectives over NCCL" "$GPUS" passed "-" "$(grep -oE '[0-9]+ tests? ran|\[  PASSED  \] [0-9]+' "$RESULTS/suite.log" | tail -n 1)"
   else
     row suite "collectives over NCCL" "$GPUS" FAILED "-" "$(grep -m3 -E 'FAILED|Failure' "$RESULTS/suite.log" | tr '\n' ' ')"
@@ -86,7 +86,7 @@ suite() {
 
 verify() {
   local dtype words
-  for dtype in fp32 bf16; do
+  for dtype in ${1//,/ }; do
     cat >"$work/verify.toml" <<TOML
 [model]
 hidden_size = 256
@@ -207,11 +207,11 @@ pipeline() {
 }
 
 comm() {
-  local op sizes=${SIZES:-1M:1G}
+  local op tests sizes=${SIZES:-1M:1G}
   for op in all_reduce all_gather reduce_scatter send_recv; do
-    "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
-    local tests=${NCCL_TESTS:-}/$(sed 's/send_recv/sendrecv/' <<<$op)_perf
-    if [ -x "$tests" ]; then "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
+    timeout -k 5 "$LIMIT" "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
+    tests=${NCCL_TESTS:-}/${op/send_recv/sendrecv}_perf
+    if [ -x "$tests" ]; then timeout -k 5 "$LIMIT" "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
     python3 - "$RESULTS/comm-$op.json" "$RESULTS/nccl-tests-$op.txt" >"$work/comm.txt" <<'PYTHON'
 import json, os, sys
 ours = {r["bytes"]: r["busbw_gbs"] for r in json.load(open(sys.argv[1]))["rows"]}
@@ -272,14 +272,15 @@ TOML
   last=$(ls -d "$run"/checkpoints/step_*[0-9] | tail -n 1)
   code=0
   # shellcheck disable=SC2046
-  "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) --set training.steps="$((10#${last##*_} + 20))" >"$RESULTS/restarted.log" 2>&1 || code=$?
+  timeout -k 5 "$LIMIT" "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) --set training.steps="$((10#${last##*_} + 20))" >"$RESULTS/restarted.log" 2>&1 || code=$?
   row kill "started again from $(basename "$last")" "$GPUS" "exit $code" "-" "$(tail -n 1 "$run/metrics.jsonl" | cut -c1-100)"
 }
 
 for stage in "$@"; do
   IFS=: read -r name model levels <<<"$stage"
   case $stage in
-    suite | verify | comm) $stage ;;
+    suite | comm) $stage ;;
+    verify | verify:*) verify "${model:-fp32,bf16}" ;;
     kill) kill_a_rank ;;
     alone:* | hybrid:* | pipeline:* | fsdp2-compile:*) "$name" "$model" ;;
     scaling:*) scaling "$model" "${levels:-1,2,3}" ;;
