@@ -154,7 +154,7 @@ PYTHON
     (cd "$work" && timeout -k 5 "$LIMIT" stdbuf -oL "$LLMQ" --from-scratch "--model=$name" --train-file=tokens.bin --eval-file=tokens.bin --model-dtype=bf16 --matmul-dtype=bf16 \
       --opt-m-dtype=bf16 --opt-v-dtype=bf16 "--gpus=$GPUS" --use-cuda-graphs "--batch-size=$MICRO" "--seq-length=$SEQ" "--grad-accumulation=$((TOKENS / SEQ / MICRO / GPUS))" \
       "--zero-level=$level" --lmhead-chunks=4 "--steps=$((STEPS + 2))" --ckpt-interval=10000 --eval-every-n-steps=10000 --eval-num-steps=1 --log-gpu-util=0 >"$RESULTS/llmq-$1-$level.log" 2>&1) || true
-    speed=$({ grep -E 'step ' "$RESULTS/llmq-$1-$level.log" | grep -oE 'time: *[0-9]+ ms' | grep -oE '[0-9]+' | tail -n +2 | sort -n || true; } |
+    speed=$({ grep -F '[T] step' "$RESULTS/llmq-$1-$level.log" | grep -oE 'time: *[0-9]+ ms' | grep -oE '[0-9]+' | tail -n +2 | sort -n || true; } |
       awk -v t="$TOKENS" '{ v[NR] = $1 } END { if (NR) printf "%.0f", 1000 * t / v[int((NR + 1) / 2)] }')
     row "llmq:$1" "LLMQ zero-level=$level, bf16 states" "$GPUS" "${speed:-failed}" tokens/s "$([ -n "$speed" ] || tail -n 1 "$RESULTS/llmq-$1-$level.log" | cut -c1-150)"
   done
