@@ -283,6 +283,9 @@ inline constexpr auto gpublas_pref_align_a = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_
 inline constexpr auto gpublas_pref_align_b = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES;
 inline constexpr auto gpublas_pref_align_c = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES;
 inline constexpr auto gpublas_pref_align_d = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES;
+// How a product that is cut along its sum adds the parts: a mask. In the compute type, and nothing else.
+inline constexpr auto gpublas_pref_reductions = CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+inline constexpr std::uint32_t gpublas_reduction_in_compute_type = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 struct GpuBlasFunctions {
   decltype(&cublasLtCreate) create = nullptr;

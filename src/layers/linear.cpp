@@ -139,9 +139,11 @@ void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, con
   }
   for (const Bias& bias : biases_) {
     if (!context.units.parameter(bias.first).trainable) continue;
-    for (const ParameterId part : bias.others) context.units.gradient_to_add(context.ops.stream, part);
-    ops::bias_backward(context.ops, joined(bias, context.units.gradient_to_add(context.ops.stream, bias.first)),
-                       columns_of(d_y, bias.begin, bias.outputs), outputs_);
+    const Tensor d_bias = joined(bias, context.units.gradient(bias.first));
+    bool zeros = context.units.writes_first(bias.first);  // all parts, or none
+    for (const ParameterId part : bias.others) zeros &= context.units.writes_first(part);
+    if (zeros) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
+    ops::bias_backward(context.ops, d_bias, columns_of(d_y, bias.begin, bias.outputs), outputs_);
   }
 }
 

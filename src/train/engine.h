@@ -35,6 +35,8 @@ struct EngineOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
   std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
   bool overlap = true;                                   // communication runs beside computation
+  DType gradient = DType::f32;                           // of gradients
+  std::int64_t head_chunks = 0;                          // of a micro-batch's logits; 0: see layers/head_loss.h
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.
