@@ -14,7 +14,7 @@ namespace baleen {
 // Every stage sums each slice of UnitLayout in the same ring order (DESIGN.md decision 10), so all give the same bits:
 //   0     all-reduce of the unit, once a step                       every rank ends with the whole sum
 //   1     reduce-scatter, once a step                               each rank ends with the sum of its slice
-//   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps in fp32
+//   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps
 // Across replicas (HSDP) the owned slice is then all-reduced. Before that, the gradients of parameters of which other ranks of axis tp hold
 // copies, and computed parts, are summed over these; and at the end those of an embedding tied across pipeline stages.
 class GradientReduction {
@@ -46,8 +46,8 @@ class GradientReduction {
   };
 
   bool alone() const { return group_.reduce.alone() && group_.replicas == nullptr; }
-  // The sums over copies of the unit's gradients, which begin at `gradients`.
-  Event sum_copies(int unit, float* gradients, Event filled);
+  // The sums over copies of the unit's gradients, `gradients` [trainable elements].
+  Event sum_copies(int unit, const Tensor& gradients, Event filled);
   void sum_tied(ops::Context& compute);
   Event reduce_whole(int unit, Event filled);
   Event reduce_to_slice(int unit, Event filled);

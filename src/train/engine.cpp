@@ -17,6 +17,7 @@ StorageOptions storage_options(const EngineOptions& options, const EngineGroups&
   return {.kind = options.storage,
           .compute = options.compute,
           .state = options.state,
+          .gradient = options.gradient,
           .stage = options.zero,
           .shards = group.reduce.size(),
           .shard = group.reduce.rank(),
@@ -63,7 +64,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       rows_(tokens_.rows(options.micro_batch_size)),
       ring_(ring_attention(groups, sharding_.waits())),
       context_{*stream_, scratch_},
-      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
+      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, {options.recompute, options.head_chunks}) {
   if (options.threads > 0) ops::set_threads(options.threads);
   sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {
@@ -116,7 +117,6 @@ PipelineExecutor& Engine::executor(std::int64_t micro_batches, bool training) {
                                : make_forward_schedule(place.stages, place.virtual_stages, count);
   const auto tokens = static_cast<std::int64_t>(rows_.size());
   const BoundaryShape shape{tensor_.part_rows(tokens), options_.model.hidden_size, options_.compute};
-  // A staged communicator's receive blocks the host until the message is there.
   const PipelineExecutor::Options executor_options{.prefetch = device_->kind() == DeviceKind::cpu};
   found = std::make_unique<PipelineExecutor>(std::move(schedule), place.stage, shape, *device_, *stream_, groups_.links, executor_options);
   slots_ = std::max(slots_, found->plan().saved_slots);
@@ -178,7 +178,7 @@ void Engine::run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::
     abort_activations(error.what());
     throw;
   }
-  last_ = &runner;
+  if (pass == ModelWork::Pass::gradients) last_ = &runner;
 }
 
 void Engine::abort_activations(const std::string& reason) {
@@ -223,9 +223,9 @@ double Engine::loss(const HostBatch& batch, std::int64_t micro_steps) {
   return counted_loss();
 }
 
-double Engine::bubble_fraction() const {
+double Engine::bubble_fraction(int runs_ago) const {
   if (groups_.stages == nullptr || last_ == nullptr) return 0;
-  return baleen::bubble_fraction(*groups_.stages, last_->times());
+  return baleen::bubble_fraction(*groups_.stages, last_->times(runs_ago));
 }
 
 }  // namespace baleen

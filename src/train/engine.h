@@ -35,6 +35,8 @@ struct EngineOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
   std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
   bool overlap = true;                                   // communication runs beside computation
+  DType gradient = DType::f32;                           // of gradients
+  std::int64_t head_chunks = 0;                          // of a micro-batch's logits; 0: see layers/head_loss.h
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.
@@ -107,10 +109,14 @@ class Engine {
   void observe_units(Sharding::Observer observer) { sharding_.observe(std::move(observer)); }
   bool observed() const { return observer_ != nullptr; }
 
-  // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
-  std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
-  // The idle share of the last gradients() over all stages; 0 without a pipeline. Collective over axis pp.
-  double bubble_fraction() const;
+  // CommWaits::nanoseconds() of all communication but the pipeline's messages.
+  std::uint64_t exposed_nanoseconds() { return sharding_.exposed_nanoseconds(); }
+  // The idle share of the gradients() before so many later ones (0, 1) over all stages, which must have ended; 0 without a pipeline. Collective
+  // over axis pp.
+  double bubble_fraction(int runs_ago = 0) const;
+  // The executor of the last gradients(); nullptr before. What it tells of a step is true when the device is done with the step.
+  PipelineExecutor* last_executor() const { return last_; }
+  Communicator* stages() const { return groups_.stages; }  // axis pp; nullptr: one stage
   // Bytes of every named allocation; activations and scratch by their parts.
   std::map<std::string, std::size_t> named_allocations() const;
 
@@ -151,7 +157,7 @@ class Engine {
   std::vector<std::int32_t> staged_;
   int slots_ = 0;
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PipelineExecutor>> executors_;
-  const PipelineExecutor* last_ = nullptr;
+  PipelineExecutor* last_ = nullptr;
   PipelineObserver* observer_ = nullptr;
 };
 

@@ -98,7 +98,7 @@ class GpuStream final : public Stream {
     if (stream_ != nullptr) gpu_check(gpuStreamIsCapturing(stream_, &status), "asking whether a graph is recorded");
     return {index_, shared_->options.deterministic, status != gpuStreamCaptureStatusNone};
   }
-  Event record_time() { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
+  Event record_time() { return measuring() || traits().recording ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
   Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_)); }
   void wait(const Event& event) override {
     if (measuring()) return;
