@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t largest_message = std::size_t{64} << 30;
 constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
 constexpr int queued_at_once = 20;           // operations of a batch
-constexpr int queued_on_gpu = 1000;          // there each wait for all of them empties the queue, which nccl-tests do once
+constexpr int queued_on_gpu = 1000;          // there a wait of the host takes as long as many short operations
 constexpr double seconds_a_row = 0.3;        // about what timing one size may take
 constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
 
