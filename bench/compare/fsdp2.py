@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's FSDP2 with torch.compile on several GPUs: what multi_gpu.sh sets beside baleen's ZeRO.
 
-    torchrun --standalone --nproc-per-node N bench/compare/fsdp2.py --peers DIR --model qwen2.5-1.5b --seq 1024 --micro 16 --accum 16 [--zero 2|3]
+    torchrun --standalone --nproc-per-node N bench/compare/fsdp2.py --peers DIR --model qwen2.5-1.5b --seq 1024 --micro 16 --accum 16 [--zero 2|3] [--layers N]
 
 DIR holds torch_baseline.py, whose model this trains. bf16 compute over sharded fp32 weights and states (MixedPrecisionPolicy), gradients
 reduced in fp32 and only behind the last micro-batch, blocks compiled one by one, cuDNN attention, fused AdamW, gradients clipped. --zero 2 keeps
@@ -39,7 +39,9 @@ def main(options):
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     torch.manual_seed(0)
-    model = build(options, MODELS[options.model], LM)
+    shapes = dict(MODELS[options.model])
+    shapes["layers"] = options.layers or shapes["layers"]
+    model = build(options, shapes, LM)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     loss_of = torch.compile(lambda logits, y: F.cross_entropy(logits.float().view(-1, logits.size(-1)), y.reshape(-1)))
     vocabulary = MODELS[options.model]["vocab"]
@@ -79,4 +81,5 @@ if __name__ == "__main__":
     parser.add_argument("--accum", type=int, default=16)
     parser.add_argument("--zero", type=int, default=2, choices=(2, 3))
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=0, help="instead of the model's: a few fill the compiler's cache as well as all")
     main(parser.parse_args())

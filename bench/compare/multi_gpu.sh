@@ -3,28 +3,30 @@
 #
 #   bench/compare/multi_gpu.sh STAGE…
 #
-#   suite            the collectives' tests over NCCL, one rank a GPU
-#   verify           `baleen verify --all` on all GPUs
-#   scaling:MODEL    tokens/s of ZeRO-1, 2 and 3 beside one GPU's, 524,288 tokens a step
-#   rivals:MODEL     the same step by LLMQ and by PyTorch's FSDP2
-#   hybrid:MODEL     tensor parallelism of 2 and 4 beside ZeRO-1 of as many GPUs
-#   pipeline:MODEL   two and four stages by every schedule: tokens/s and the bubble
-#   comm             `bench comm` beside nccl-tests
-#   kill             a rank killed in the middle of training: how long until all are gone, then the restart
-#   table            everything measured so far
+#   suite                   the collectives' tests over NCCL, one rank a GPU
+#   verify[:fp32,bf16]      `baleen verify --all` on all GPUs
+#   alone:MODEL             tokens/s of one GPU, on each of them at once, at as many tokens a rank as with all of them
+#   scaling:MODEL[:1,2,3]   tokens/s of ZeRO-1, 2 and 3 beside what `alone` measured
+#   llmq:MODEL[:1,2]        the same step by LLMQ, by ZeRO level
+#   fsdp2:MODEL[:2,3]       the same by PyTorch's FSDP2; `fsdp2-compile:MODEL` before it fills the compiler's cache
+#   hybrid:MODEL            tensor parallelism of 2 and 4 beside ZeRO-1 of as many GPUs (micro-batches TP times as large)
+#   pipeline:MODEL          two and four stages by every schedule: tokens/s, the bubble, and the bubble simulated with the passes' times
+#   comm                    `bench comm` beside nccl-tests
+#   kill                    a rank killed in the middle of training: how long until all are gone, then the restart
+#   table                   everything measured so far
 #
-# MODEL is a preset, such as qwen2.5-1.5b. Variables: BALEEN, TEST_GPU, PIPELINE_BUBBLE: the programs (build/release/…); NCCL_TESTS: the folder of all_reduce_perf …;
-# LLMQ: its `train`; PEERS: the folder of torch_baseline.py (stages whose variable is unset say so and go on); RESULTS: where rows
-# are kept (a new folder); GPUS: how many ranks; BACKEND: nccl, or shm to try the script where ranks share a GPU or have none; MICRO, TOKENS, STEPS,
-# SETTINGS (further --set of baleen, separated by blanks).
+# MODEL is a preset, such as qwen2.5-1.5b. Variables: BALEEN, TEST_GPU: the programs (build/release/…); NCCL_TESTS: the folder of all_reduce_perf …;
+# LLMQ: its `train`; PEERS: the folder of torch_baseline.py (stages whose variable is unset say so and go on); RESULTS: where rows are kept (a new
+# folder), from call to call; GPUS: how many ranks; BACKEND: nccl, or shm to try the script where ranks share a GPU or have none; MICRO, TOKENS (a
+# step), SEQ, STEPS (timed); SIZES of comm; SETTINGS (further --set of baleen, separated by blanks); LIMIT: seconds for each program.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$here/../../build/release
 BALEEN=${BALEEN:-$build/baleen} TEST_GPU=${TEST_GPU:-$build/test_gpu}
-BACKEND=${BACKEND:-nccl} TOKENS=${TOKENS:-524288} MICRO=${MICRO:-16} STEPS=${STEPS:-2} SEQ=${SEQ:-1024}
+BACKEND=${BACKEND:-nccl} TOKENS=${TOKENS:-524288} MICRO=${MICRO:-16} STEPS=${STEPS:-2} SEQ=${SEQ:-1024} LIMIT=${LIMIT:-150}
 RESULTS=${RESULTS:-$(mktemp -d)}
 GPUS=${GPUS:-$("$BALEEN" doctor --json | python3 -c 'import json, sys; print(max(1, len(json.load(sys.stdin)["gpus"])))')}
-[ $# -gt 0 ] || { sed -n '2,26p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,27p' "$0" >&2; exit 2; }
 mkdir -p "$RESULTS"
 rows=$RESULTS/rows.tsv work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -51,25 +53,31 @@ TOML
 field() { python3 -c '
 import json, sys
 r = json.load(open(sys.argv[1]))
-r["exposed_percent"] = 100 * r["comm_exposed_ms"] / (sorted(r["step_ms"])[len(r["step_ms"]) // 2])
-print(f"{r[sys.argv[2]]:.5g}" if sys.argv[2] != "tokens_per_s" else round(r[sys.argv[2]]))' "$work/$1.json" "$2"; }
-# NAME RANKS STAGE --set…: one training benchmark, a row; its JSON stays in $work/NAME.json.
+step = sorted(r["step_ms"])[len(r["step_ms"]) // 2]
+r["words"] = f"""a step {step:.0f} ms, exposed {100 * r["comm_exposed_ms"] / step:.2f} %, host {r["host_ms"]:.0f} ms, {r["memory_peak_bytes"] / 2**30:.1f} GiB"""
+p = r.get("pipeline")
+if p:
+    r["words"] += f""", bubble {p["bubble_fraction"]:.4f}, simulated {p["simulated_bubble_fraction"]:.4f} (measured / simulated {p["bubble_fraction"] / p["simulated_bubble_fraction"]:.3f}), message {p["message_ms"]:.2f} ms"""
+r["tokens_per_s"] = round(r["tokens_per_s"])
+print(r[sys.argv[2]])' "$1" "$2"; }
+# NAME RANKS STAGE --set…: one training benchmark, a row; its JSON stays in $RESULTS.
 train() {
   local name=$1 ranks=$2 stage=$3
   shift 3
+  local json=$RESULTS/${stage//:/-}-$name.json
   # shellcheck disable=SC2046
-  if ! "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$work/$name.json" 2>"$work/$name.log"; then
-    row "$stage" "$name" "$ranks" "failed" "-" "$(grep -m1 -v '^$' "$work/$name.log" | cut -c1-150)"
+  if ! timeout -k 5 "$LIMIT" "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$json" 2>"$json.log"; then
+    row "$stage" "$name" "$ranks" "failed" "-" "$(grep -m1 -v '^$' "$json.log" | cut -c1-250)"
     return 0
   fi
-  cp "$work/$name.json" "$RESULTS/${stage//:/-}-$name.json"
-  row "$stage" "$name" "$ranks" "$(field "$name" tokens_per_s)" tokens/s "exposed $(field "$name" exposed_percent) % of a step${alone:+, $(ratio "$(field "$name" tokens_per_s)" "$ranks") of $alone_name each}"
+  local speed
+  speed=$(field "$json" tokens_per_s)
+  row "$stage" "$name" "$ranks" "$speed" tokens/s "$(field "$json" words)${base:+, $(awk -v v="$speed" -v n="$ranks" -v a="$base" 'BEGIN { printf "%.3f", v / n / a }') of $base_name each}"
 }
-ratio() { awk -v v="$1" -v n="$2" -v a="$alone" 'BEGIN { printf "%.3f", v / n / a }'; }
-alone="" alone_name=""
+base="" base_name=""  # tokens/s of a GPU that rows are compared with
 
 suite() {
-  if "$TEST_GPU" --gtest_filter='*Nccl*' --gtest_brief=1 >"$RESULTS/suite.log" 2>&1; then
+  if timeout -k 5 "$LIMIT" "$TEST_GPU" --gtest_filter='*Nccl*' --gtest_brief=1 >"$RESULTS/suite.log" 2>&1; then
     row suite "collectives over NCCL" "$GPUS" passed "-" "$(grep -oE '[0-9]+ tests? ran|\[  PASSED  \] [0-9]+' "$RESULTS/suite.log" | tail -n 1)"
   else
     row suite "collectives over NCCL" "$GPUS" FAILED "-" "$(grep -m3 -E 'FAILED|Failure' "$RESULTS/suite.log" | tr '\n' ' ')"
@@ -77,7 +85,9 @@ suite() {
 }
 
 verify() {
-  cat >"$work/verify.toml" <<TOML
+  local dtype words
+  for dtype in ${1//,/ }; do
+    cat >"$work/verify.toml" <<TOML
 [model]
 hidden_size = 256
 intermediate_size = 512
@@ -88,37 +98,49 @@ vocab_size = 1000
 [training]
 sequence_length = 128
 micro_batch_size = 1
-dtype = "fp32"
+dtype = "$dtype"
 [comm]
 backend = "$BACKEND"
 TOML
-  "$BALEEN" verify "$work/verify.toml" --all --ranks "$GPUS" --json >"$RESULTS/verify.json" 2>"$RESULTS/verify.log" || true
-  local words
-  words=$(python3 -c '
+    # shellcheck disable=SC2046
+    timeout -k 5 "$LIMIT" "$BALEEN" verify "$work/verify.toml" --all --ranks "$GPUS" --json >"$RESULTS/verify-$dtype.json" 2>"$RESULTS/verify-$dtype.log" || true
+    words=$(python3 -c '
 import json, sys
 r = json.load(open(sys.argv[1]))
 bad = [l["layout"] for l in r["layouts"] if not l["ok"]]
 print(f"""{len(r["layouts"])} layouts, {len(bad)} outside{": " + " ".join(bad) if bad else ""}, worst parameter {max(l["worst_error"] for l in r["layouts"]):.2e}, {len(r["refused"])} refused""")' \
-    "$RESULTS/verify.json" 2>/dev/null) || words="no result: $(tail -n 1 "$RESULTS/verify.log")"
-  row verify "verify --all, fp32" "$GPUS" "$(grep -q ', 0 outside' <<<"$words" && echo passed || echo FAILED)" "-" "$words"
+      "$RESULTS/verify-$dtype.json" 2>/dev/null) || words="no result: $(tail -n 1 "$RESULTS/verify-$dtype.log")"
+    row verify "verify --all, $dtype" "$GPUS" "$(grep -q ', 0 outside' <<<"$words" && echo passed || echo FAILED)" "-" "$words"
+  done
 }
 
+alone() {
+  local tokens=$TOKENS pids=() gpu
+  TOKENS=$((tokens / GPUS)) config "$1"
+  base=""
+  for ((gpu = 0; gpu < GPUS; ++gpu)); do
+    CUDA_VISIBLE_DEVICES=$gpu train "GPU$gpu" 1 "alone:$1" &
+    pids+=($!)
+  done
+  wait "${pids[@]}"
+}
+
+# Compares with the mean of the GPUs alone, where they were measured.
 scaling() {
   config "$1"
-  alone="" alone_name=""
-  train alone 1 "scaling:$1"
-  alone=$(field alone tokens_per_s 2>/dev/null || true) alone_name="one GPU"
-  for zero in 1 2 3; do train "zero=$zero" "$GPUS" "scaling:$1" --set parallelism.zero=$zero; done
+  base=$(cat "$RESULTS/alone-$1"-GPU*.json 2>/dev/null | python3 -c '
+import json, sys
+speeds = [json.loads(line)["tokens_per_s"] for line in sys.stdin if line.strip()]
+if speeds: print(sum(speeds) / len(speeds))') base_name="one GPU"
+  local zero
+  for zero in ${2//,/ }; do train "zero=$zero" "$GPUS" "scaling:$1" --set parallelism.zero="$zero"; done
 }
 
-rivals() {
-  config "$1"
-  local accum=$((TOKENS / SEQ / MICRO / GPUS))
-  alone="" alone_name=""
-  if [ -n "${LLMQ:-}" ]; then
-    local name
-    name=$(sed 's/qwen/Qwen/; s/b$/B/' <<<"$1")
-    python3 - "$work/tokens.bin" <<'PYTHON'
+llmq() {
+  [ -n "${LLMQ:-}" ] || { echo "llmq: LLMQ is unset"; return 0; }
+  local name level speed
+  name=$(sed 's/qwen/Qwen/; s/b$/B/' <<<"$1")
+  python3 - "$work/tokens.bin" <<'PYTHON'
 import array, random, struct, sys
 random.seed(1)
 tokens = array.array("i", (random.randrange(151936) for _ in range(1 << 21)))
@@ -128,42 +150,51 @@ with open(sys.argv[1], "wb") as out:
     struct.pack_into("<6i", header, 8, 2, 4, len(tokens), 151936, 0, 0)
     out.write(header + tokens.tobytes())
 PYTHON
-    for zero in 1 2; do
-      (cd "$work" && timeout 150 "$LLMQ" --from-scratch "--model=$name" --train-file=tokens.bin --eval-file=tokens.bin --model-dtype=bf16 --matmul-dtype=bf16 --opt-m-dtype=bf16 \
-        --opt-v-dtype=bf16 "--gpus=$GPUS" --use-cuda-graphs "--batch-size=$MICRO" "--seq-length=$SEQ" "--grad-accumulation=$accum" "--zero-level=$zero" --lmhead-chunks=4 "--steps=$((STEPS + 1))" \
-        --ckpt-interval=10000 --eval-every-n-steps=10000 --log-gpu-util=0 >"$RESULTS/llmq-$zero.log" 2>&1) || true
-      local speed
-      speed=$(grep -oE 'time: *[0-9]+ ms' "$RESULTS/llmq-$zero.log" | grep -oE '[0-9]+' | tail -n +2 | sort -n | awk -v t="$TOKENS" '{ v[NR] = $1 } END { if (NR) printf "%.0f", 1000 * t / v[int((NR + 1) / 2)] }')
-      row "rivals:$1" "LLMQ zero-level=$zero, bf16 states" "$GPUS" "${speed:-failed}" tokens/s "$([ -n "$speed" ] || tail -n 1 "$RESULTS/llmq-$zero.log" | cut -c1-150)"
-    done
-  else
-    echo "rivals: LLMQ is unset"
-  fi
-  if [ -n "${PEERS:-}" ]; then
-    for zero in 2 3; do
-      timeout 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$GPUS" "$here/fsdp2.py" --peers "$PEERS" --model "$1" --seq "$SEQ" --micro "$MICRO" --accum "$accum" --zero $zero --steps "$STEPS" \
-        >"$RESULTS/fsdp2-$zero.json" 2>"$RESULTS/fsdp2-$zero.log" || true
-      row "rivals:$1" "FSDP2 + torch.compile, as ZeRO-$zero" "$GPUS" "$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])["tokens_per_s"])' "$RESULTS/fsdp2-$zero.json" 2>/dev/null || echo failed)" tokens/s "$(tail -n 1 "$RESULTS/fsdp2-$zero.json" | cut -c1-200)"
-    done
-  else
-    echo "rivals: PEERS is unset"
-  fi
+  for level in ${2//,/ }; do
+    (cd "$work" && timeout -k 5 "$LIMIT" stdbuf -oL "$LLMQ" --from-scratch "--model=$name" --train-file=tokens.bin --eval-file=tokens.bin --model-dtype=bf16 --matmul-dtype=bf16 \
+      --opt-m-dtype=bf16 --opt-v-dtype=bf16 "--gpus=$GPUS" --use-cuda-graphs "--batch-size=$MICRO" "--seq-length=$SEQ" "--grad-accumulation=$((TOKENS / SEQ / MICRO / GPUS))" \
+      "--zero-level=$level" --lmhead-chunks=4 "--steps=$((STEPS + 2))" --ckpt-interval=10000 --eval-every-n-steps=10000 --eval-num-steps=1 --log-gpu-util=0 >"$RESULTS/llmq-$1-$level.log" 2>&1) || true
+    speed=$({ grep -F '[T] step' "$RESULTS/llmq-$1-$level.log" | grep -oE 'time: *[0-9]+ ms' | grep -oE '[0-9]+' | tail -n +2 | sort -n || true; } |
+      awk -v t="$TOKENS" '{ v[NR] = $1 } END { if (NR) printf "%.0f", 1000 * t / v[int((NR + 1) / 2)] }')
+    row "llmq:$1" "LLMQ zero-level=$level, bf16 states" "$GPUS" "${speed:-failed}" tokens/s "$([ -n "$speed" ] || tail -n 1 "$RESULTS/llmq-$1-$level.log" | cut -c1-150)"
+  done
+}
+
+run_fsdp2() { # MODEL ZERO OUT further options
+  OMP_NUM_THREADS=4 timeout -k 5 "$LIMIT" python3 -m torch.distributed.run --standalone --nproc-per-node "$GPUS" "$here/fsdp2.py" --peers "$PEERS" --model "$1" --seq "$SEQ" \
+    --micro "$MICRO" --zero "$2" "${@:4}" >"$RESULTS/$3.json" 2>"$RESULTS/$3.log"
+}
+fsdp2() {
+  [ -n "${PEERS:-}" ] || { echo "fsdp2: PEERS is unset"; return 0; }
+  local zero name
+  for zero in ${2//,/ }; do
+    name=fsdp2-$1-$zero
+    run_fsdp2 "$1" "$zero" "$name" --accum $((TOKENS / SEQ / MICRO / GPUS)) --steps "$STEPS" || true
+    row "fsdp2:$1" "FSDP2 + torch.compile, as ZeRO-$zero" "$GPUS" "$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).read().strip().splitlines()[-1])["tokens_per_s"])' "$RESULTS/$name.json" 2>/dev/null || echo failed)" tokens/s \
+      "$({ cat "$RESULTS/$name.json"; grep -E 'Error|error' "$RESULTS/$name.log" || true; } | tail -n 1 | cut -c1-200)"
+  done
+}
+# The blocks of two layers are those of all.
+fsdp2-compile() {
+  [ -n "${PEERS:-}" ] || { echo "fsdp2: PEERS is unset"; return 0; }
+  run_fsdp2 "$1" 2 "fsdp2-compile-$1" --accum 2 --steps 1 --layers 2 || echo "fsdp2-compile: failed; see $RESULTS/fsdp2-compile-$1.log"
 }
 
 hybrid() {
   config "$1"
-  alone="" alone_name=""
+  base=""
   train "zero=1" "$GPUS" "hybrid:$1" --set parallelism.zero=1
-  alone=$(awk -v v="$(field zero=1 tokens_per_s 2>/dev/null || echo 0)" -v n="$GPUS" 'BEGIN { print v / n }') alone_name="ZeRO-1"
+  base=$(awk -v v="$(field "$RESULTS/hybrid-$1-zero=1.json" tokens_per_s 2>/dev/null || echo 0)" -v n="$GPUS" 'BEGIN { if (v) print v / n }') base_name="ZeRO-1"
+  local tensor
   for tensor in 2 4; do
     [ "$tensor" -le "$GPUS" ] || continue
-    train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor=$tensor --set parallelism.zero=1
+    train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor=$tensor --set parallelism.zero=1 --set training.micro_batch_size=$((MICRO * tensor))
   done
 }
 
 pipeline() {
   config "$1"
-  alone="" alone_name=""
+  base=""
   local stages schedule
   for stages in 2 4; do
     [ "$stages" -le "$GPUS" ] || continue
@@ -176,11 +207,11 @@ pipeline() {
 }
 
 comm() {
-  local op sizes=${SIZES:-1M:1G}
+  local op tests sizes=${SIZES:-1M:1G}
   for op in all_reduce all_gather reduce_scatter send_recv; do
-    "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
-    local tests=${NCCL_TESTS:-}/$(sed 's/send_recv/sendrecv/' <<<$op)_perf
-    if [ -x "$tests" ]; then "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
+    timeout -k 5 "$LIMIT" "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
+    tests=${NCCL_TESTS:-}/${op/send_recv/sendrecv}_perf
+    if [ -x "$tests" ]; then timeout -k 5 "$LIMIT" "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
     python3 - "$RESULTS/comm-$op.json" "$RESULTS/nccl-tests-$op.txt" >"$work/comm.txt" <<'PYTHON'
 import json, os, sys
 ours = {r["bytes"]: r["busbw_gbs"] for r in json.load(open(sys.argv[1]))["rows"]}
@@ -241,15 +272,20 @@ TOML
   last=$(ls -d "$run"/checkpoints/step_*[0-9] | tail -n 1)
   code=0
   # shellcheck disable=SC2046
-  "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) --set training.steps="$((10#${last##*_} + 20))" >"$RESULTS/restarted.log" 2>&1 || code=$?
+  timeout -k 5 "$LIMIT" "$BALEEN" train "$work/kill.toml" --out "$run" --ranks "$GPUS" $(settings) --set training.steps="$((10#${last##*_} + 20))" >"$RESULTS/restarted.log" 2>&1 || code=$?
   row kill "started again from $(basename "$last")" "$GPUS" "exit $code" "-" "$(tail -n 1 "$run/metrics.jsonl" | cut -c1-100)"
 }
 
 for stage in "$@"; do
+  IFS=: read -r name model levels <<<"$stage"
   case $stage in
-    suite | verify | comm) $stage ;;
+    suite | comm) $stage ;;
+    verify | verify:*) verify "${model:-fp32,bf16}" ;;
     kill) kill_a_rank ;;
-    scaling:* | rivals:* | hybrid:* | pipeline:*) "${stage%%:*}" "${stage#*:}" ;;
+    alone:* | hybrid:* | pipeline:* | fsdp2-compile:*) "$name" "$model" ;;
+    scaling:*) scaling "$model" "${levels:-1,2,3}" ;;
+    llmq:*) llmq "$model" "${levels:-1,2}" ;;
+    fsdp2:*) fsdp2 "$model" "${levels:-2,3}" ;;
     table) [ -f "$rows" ] && column -t -s $'\t' "$rows" ;;
     *)
       echo "multi_gpu: no stage '$stage'; see the head of $0" >&2

@@ -13,6 +13,19 @@
 namespace baleen::cli {
 namespace {
 
+nlohmann::ordered_json json_of(const std::optional<PipelineTiming>& pipeline) {
+  if (!pipeline) return nullptr;
+  auto chunks = nlohmann::ordered_json::array();
+  for (const ChunkCosts& ms : pipeline->chunks)
+    chunks.push_back({{"forward_ms", ms.forward}, {"backward_input_ms", ms.backward_input}, {"backward_weight_ms", ms.backward_weight}});
+  return {{"bubble_fraction", pipeline->bubble_fraction},
+          {"simulated_bubble_fraction", pipeline->simulated_bubble_fraction},
+          {"span_ms", pipeline->span_ms},
+          {"simulated_span_ms", pipeline->simulated_span_ms},
+          {"message_ms", pipeline->message_ms},
+          {"chunks", chunks}};
+}
+
 void print_json(const BenchResult& r) {
   const nlohmann::ordered_json object{{"tokens_per_s", r.tokens_per_s},
                                             {"step_ms", r.step_ms},
@@ -25,7 +38,9 @@ void print_json(const BenchResult& r) {
                                             {"host_ms", r.host_ms},
                                             {"host_waits", r.host_waits},
                                             {"graph", r.graph},
+                                            {"graph_nodes", r.graph_nodes},
                                             {"why_no_graph", r.why_no_graph},
+                                            {"pipeline", json_of(r.pipeline)},
                                             {"device", r.device}};
   fmt::print("{}\n", dump_json(object));
 }
@@ -34,9 +49,12 @@ void print_table(const BenchResult& r) {
   fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s, r.model_tflops,
              r.comm_exposed_ms, r.device);
   if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
+  if (r.pipeline)
+    fmt::print("bubble {:.4f} of {:.2f} ms; simulated with the measured times of its passes: {:.4f} of {:.2f} ms\n", r.pipeline->bubble_fraction,
+               r.pipeline->span_ms, r.pipeline->simulated_bubble_fraction, r.pipeline->simulated_span_ms);
   fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
   if (r.graph)
-    fmt::print("each step was one graph\n");
+    fmt::print("each step was one graph of {} nodes\n", r.graph_nodes);
   else if (!r.why_no_graph.empty())
     fmt::print("each step was enqueued anew, not as a graph: {}\n", r.why_no_graph);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);

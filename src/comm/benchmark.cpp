@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t largest_message = std::size_t{64} << 30;
 constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
 constexpr int queued_at_once = 20;           // operations enqueued before the first is awaited, as in nccl-tests
+constexpr int queued_on_gpu = 1000;          // there each wait for all of them empties the queue, which nccl-tests do once
 constexpr double seconds_a_row = 0.3;        // about what timing one size may take
 constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
 
@@ -68,6 +69,7 @@ class Case {
   }
 
   std::size_t bytes() const { return total_ * sizeof(float); }
+  int queued() const { return copies_ != nullptr ? queued_on_gpu : queued_at_once; }
 
   void fill() {
     const int rank = axis_.rank();
@@ -149,7 +151,7 @@ class Case {
 void run_operations(Case& subject, int operations) {
   for (int done = 0; done < operations;) {
     std::vector<Event> pending;
-    for (int queued = 0; queued < queued_at_once && done < operations; ++queued, ++done)
+    for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done)
       for (Event& event : subject.enqueue()) pending.push_back(std::move(event));
     // The last first: they complete in order, and being woken for each would take the processor from the next.
     for (auto event = pending.rbegin(); event != pending.rend(); ++event) event->wait();
@@ -246,7 +248,9 @@ std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective co
     row.wrong = subject.wrong();
     axis.all_reduce(&row.wrong, &row.wrong, 1, DType::u64, ReduceOp::sum).wait();
     // All ranks know the same time and so choose the same number of operations.
-    const double one = seconds_for(axis, subject, warm_up_operations) / warm_up_operations;
+    // The first operations of a size may have to connect ranks another way, which takes long enough to spoil the choice.
+    double one = seconds_for(axis, subject, warm_up_operations) / warm_up_operations;
+    one = std::min(one, seconds_for(axis, subject, warm_up_operations) / warm_up_operations);
     const int operations = static_cast<int>(std::clamp(seconds_a_row / one, double{fewest_operations}, double{most_operations}));
     const double seconds = seconds_for(axis, subject, operations) / operations;
     row.time_us = 1e6 * seconds;

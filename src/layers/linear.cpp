@@ -4,6 +4,7 @@
 
 #include "ops/bias.h"
 #include "ops/matmul_gelu.h"
+#include "ops/matmul_swiglu.h"
 
 namespace baleen {
 namespace {
@@ -94,12 +95,29 @@ void Linear::forward_gelu(const LayerContext& context, const Tensor& y, const Te
   ops::matmul_gelu(context.ops, y, before, x, weight, joined(biases_[0], context.units.weight(biases_[0].first)));
 }
 
+void Linear::forward_swiglu(const LayerContext& context, const Tensor& y, const Tensor& gate_up, const Tensor& x) const {
+  if (runs_.size() != 1 || !biases_.empty()) {
+    forward(context, gate_up, x);
+    return ops::swiglu_forward(context.ops, y, gate_up);
+  }
+  ops::matmul_swiglu(context.ops, y, gate_up, x, matrix(runs_[0], context.units.weight(runs_[0].first)).transpose());
+}
+
 void Linear::backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const {
   if (runs_.size() != 1) {
     backward_input(context, d_before, d_y);
     return ops::gelu_backward(context.ops, d_before, d_before, before);
   }
   ops::matmul_gelu_backward(context.ops, d_before, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), before);
+}
+
+void Linear::backward_input_swiglu(const LayerContext& context, const Tensor& d_gate_up, const Tensor& room, const Tensor& d_y,
+                                   const Tensor& gate_up) const {
+  if (runs_.size() != 1) {
+    backward_input(context, room, d_y);
+    return ops::swiglu_backward(context.ops, d_gate_up, room, gate_up);
+  }
+  ops::matmul_swiglu_backward(context.ops, d_gate_up, room, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), gate_up);
 }
 
 void Linear::backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const {

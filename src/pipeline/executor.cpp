@@ -28,6 +28,25 @@ double bubble_fraction(Communicator& stages, const PipelineTimes& times) {
   return span > 0 ? 1 - static_cast<double>(busy) / (span * stages.size()) : 0.0;
 }
 
+PipelineTimes PipelineExecutor::times(int runs_ago) {
+  PipelineTimes times;
+  bool begun = false;
+  for (const Span& span : spans_.at(static_cast<std::size_t>(runs_ago))) {
+    if (!span.action.compute()) continue;
+    if (!std::exchange(begun, true)) times.begin = clock_.time_of(span.begin);
+    times.end = clock_.time_of(span.end);
+    times.busy += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds_between(span.begin, span.end)));
+  }
+  return times;
+}
+
+std::vector<TimedAction> PipelineExecutor::timed_actions(int runs_ago) const {
+  std::vector<TimedAction> actions;
+  for (const Span& span : spans_.at(static_cast<std::size_t>(runs_ago)))
+    actions.push_back({span.action, seconds_between(span.begin, span.end)});
+  return actions;
+}
+
 std::size_t BoundaryShape::slot_bytes() const {
   const std::size_t bytes = Tensor(nullptr, dtype, {rows, columns}).bytes();
   return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
@@ -39,7 +58,7 @@ PipelineExecutor::PipelineExecutor(Schedule schedule, int rank, const BoundarySh
 
 PipelineExecutor::PipelineExecutor(Schedule schedule, int rank, const BoundaryShape& shape, Device& device, Stream& compute,
                                    PipelineLinks* links, Options options)
-    : schedule_(std::move(schedule)), rank_(rank), shape_(shape), device_(device), compute_(compute), links_(links), options_(options) {
+    : schedule_(std::move(schedule)), rank_(rank), shape_(shape), device_(device), compute_(compute), links_(links), options_(options), clock_(device) {
   const auto fault = find_fault(schedule_);
   BALEEN_CHECK(!fault, fault.value_or(""));
   BALEEN_CHECK(rank >= 0 && rank < schedule_.stages && (links != nullptr || schedule_.stages == 1), rank, schedule_.stages);
@@ -98,8 +117,8 @@ void PipelineExecutor::run_table(StageWork& work, PipelineObserver* observer) {
     incoming->occupied.assign(incoming->slots.size(), false);
   }
   for (Outgoing* outgoing : {&out_activations_, &out_gradients_}) outgoing->written = outgoing->enqueued = 0;
-  times_ = {};
-  bool begun = false;
+  std::swap(spans_[0], spans_[1]);
+  spans_[0].clear();
   for (const Action& action : schedule_.ranks[static_cast<std::size_t>(rank_)]) {
     if (options_.prefetch) {
       post_free(activations_);
@@ -111,11 +130,7 @@ void PipelineExecutor::run_table(StageWork& work, PipelineObserver* observer) {
     else
       perform(work, action);
     const auto end = PipelineClock::now();
-    if (action.compute()) {
-      if (!std::exchange(begun, true)) times_.begin = begin;
-      times_.end = end;
-      times_.busy += end - begin;
-    }
+    if (action.compute()) spans_[0].back().end = record_time(compute_);
     if (observer != nullptr) observer->on_action(action, begin, end);
   }
 }
@@ -137,6 +152,11 @@ void PipelineExecutor::perform(StageWork& work, const Action& action) {
   BALEEN_CHECK(false, describe(action));
 }
 
+PipelineClock::time_point PipelineExecutor::begin_computation(const Action& action) {
+  spans_[0].push_back({action, record_time(compute_), {}});
+  return PipelineClock::now();
+}
+
 // Returns when the computation began.
 PipelineClock::time_point PipelineExecutor::compute(StageWork& work, const Action& action) {
   const int chunk = action.chunk, i = action.micro_batch;
@@ -146,19 +166,19 @@ PipelineClock::time_point PipelineExecutor::compute(StageWork& work, const Actio
     const Tensor in = schedule_.first(chunk) ? Tensor() : incoming_tensor(activations_, chunk, i);
     Tensor out;
     if (!schedule_.last(chunk)) out = alone ? incoming_tensor(activations_, chunk + 1, i) : next_outgoing(out_activations_);
-    begin = PipelineClock::now();
+    begin = begin_computation(action);
     work.forward(chunk, i, in, out);
   } else if (action.first_backward()) {
     const Tensor d_out = schedule_.last(chunk) ? Tensor() : incoming_tensor(gradients_, chunk, i);
     Tensor d_in;
     if (!schedule_.first(chunk)) d_in = alone ? incoming_tensor(gradients_, chunk - 1, i) : next_outgoing(out_gradients_);
-    begin = PipelineClock::now();
+    begin = begin_computation(action);
     if (action.kind == ActionKind::backward)
       work.backward(chunk, i, d_out, d_in);
     else
       work.backward_input(chunk, i, d_out, d_in);
   } else {
-    begin = PipelineClock::now();
+    begin = begin_computation(action);
     work.backward_weight(chunk, i);
   }
   if (schedule_.ends(action)) {
@@ -191,20 +211,23 @@ void PipelineExecutor::post_free(Incoming& incoming) {
   }
 }
 
-void PipelineExecutor::post_next(Incoming& incoming) {
+void PipelineExecutor::post_next(Incoming& incoming, const Event& after) {
   const Action& next = incoming.receives[incoming.posted++];
   const auto slot = static_cast<std::size_t>(slot_of(incoming, next.chunk, next.micro_batch));
   BALEEN_CHECK(!incoming.occupied[slot], describe(next));
   incoming.occupied[slot] = true;
-  incoming.arrived[slot] = next.kind == ActionKind::recv_activation ? links_->recv_activation(incoming.slots[slot], incoming.freed[slot])
-                                                                    : links_->recv_gradient(incoming.slots[slot], incoming.freed[slot]);
+  const Event& begin = after.state() != nullptr ? after : incoming.freed[slot];  // `after` is later
+  incoming.arrived[slot] = next.kind == ActionKind::recv_activation ? links_->recv_activation(incoming.slots[slot], begin)
+                                                                    : links_->recv_gradient(incoming.slots[slot], begin);
 }
 
 void PipelineExecutor::receive(Incoming& incoming, const Action& action) {
-  if (incoming.posted == incoming.taken) post_next(incoming);
+  if (incoming.posted == incoming.taken) post_next(incoming, compute_.record());
   BALEEN_CHECK(incoming.receives[incoming.taken] == action, describe(action));
   ++incoming.taken;
+  spans_[0].push_back({action, record_time(compute_), {}});
   compute_.wait(incoming.arrived[static_cast<std::size_t>(slot_of(incoming, action.chunk, action.micro_batch))]);
+  spans_[0].back().end = record_time(compute_);
 }
 
 // The tensor of the next message, once the message that it held before has left.

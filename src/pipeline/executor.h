@@ -1,12 +1,14 @@
 // Runs one rank's part of a schedule.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "device/device.h"
+#include "device/timing.h"
 #include "pipeline/boundary_plan.h"
 #include "pipeline/links.h"
 #include "pipeline/schedule.h"
@@ -42,7 +44,14 @@ class PipelineObserver {
   virtual void on_action(const Action& action, PipelineClock::time_point begin, PipelineClock::time_point end) = 0;
 };
 
-// Of one run: from the beginning of the first computation to the end of the last, and the time in computations.
+// How long an action took, by the clock of the device that it ran on: a computation, from when all it waits for was there, or a receive,
+// which is the wait for its message.
+struct TimedAction {
+  Action action;
+  double seconds = 0;
+};
+
+// Of one run: from the beginning of the first computation to the end of the last, and the time in computations; by the host's clock.
 struct PipelineTimes {
   PipelineClock::time_point begin, end;
   std::chrono::nanoseconds busy{0};
@@ -62,8 +71,9 @@ struct BoundaryShape {
 class PipelineExecutor {
  public:
   struct Options {
-    // Receives are posted as soon as their buffer is free. Not where a receive blocks the host (StagedCommunicator with device buffers):
-    // there they are posted where the table has them.
+    // Receives are posted as soon as their buffer is free. Not on GPUs: a receive blocks the host there (StagedCommunicator), or waits for
+    // its message in a kernel, which takes multiprocessors from the computations beside it (NCCL). Those are posted where the table has
+    // them, behind what the compute stream has to do until then, and the message's own time is no longer hidden.
     bool prefetch = true;
   };
 
@@ -82,11 +92,18 @@ class PipelineExecutor {
   // An exception aborts the links, so that the other stages do not wait for this one; executor and links are then of no more use.
   void run(StageWork& work, PipelineObserver* observer = nullptr);
 
-  const PipelineTimes& times() const { return times_; }  // of the last run
+  // Of the run before so many later ones (0: the last, 1), which must have ended on the device.
+  PipelineTimes times(int runs_ago = 0);
+  std::vector<TimedAction> timed_actions(int runs_ago = 0) const;
   const Schedule& schedule() const { return schedule_; }
   const BoundaryPlan& plan() const { return plan_; }
+  const Options& options() const { return options_; }
 
  private:
+  struct Span {
+    Action action;
+    Event begin, end;
+  };
   // Messages of one direction into this rank, or what its own chunks hand on.
   struct Incoming {
     std::vector<Action> receives;  // of the table, in its order
@@ -106,13 +123,14 @@ class PipelineExecutor {
   int slot_of(const Incoming& incoming, int chunk, int micro_batch) const;
   Tensor incoming_tensor(const Incoming& incoming, int chunk, int micro_batch) const;
   void post_free(Incoming& incoming);
-  void post_next(Incoming& incoming);
+  void post_next(Incoming& incoming, const Event& after = {});
   void receive(Incoming& incoming, const Action& action);
   void free_slot(Incoming& incoming, int chunk, int micro_batch);
   Tensor next_outgoing(Outgoing& outgoing);
   void send(Outgoing& outgoing, bool activation);
   void perform(StageWork& work, const Action& action);
   PipelineClock::time_point compute(StageWork& work, const Action& action);
+  PipelineClock::time_point begin_computation(const Action& action);
 
   Schedule schedule_;
   int rank_;
@@ -125,7 +143,8 @@ class PipelineExecutor {
   std::vector<Buffer> buffers_;
   Incoming activations_, gradients_;          // inputs, outputs' gradients
   Outgoing out_activations_, out_gradients_;  // outputs, inputs' gradients
-  PipelineTimes times_;
+  DeviceClock clock_;
+  std::array<std::vector<Span>, 2> spans_;  // of the last run and of the one before
 };
 
 }  // namespace baleen

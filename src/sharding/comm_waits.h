@@ -1,8 +1,8 @@
-// Waits of the compute stream for communication, and the host time they took.
+// Waits of the compute stream for communication, and the time they took.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <deque>
 
 #include "device/stream.h"
 
@@ -11,22 +11,24 @@ namespace baleen {
 class CommWaits {
  public:
   // Makes `compute` wait for `event`.
-  void wait(Stream& compute, const Event& event) {
-    const auto begin = std::chrono::steady_clock::now();
-    compute.wait(event);
-    nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
-  }
+  void wait(Stream& compute, const Event& event);
   // An operation has been enqueued that will be waited for later: at once where communication must not overlap computation.
   void started(Stream& compute, const Event& event) {
     if (!overlap_) wait(compute, event);
   }
   void set_overlap(bool overlap) { overlap_ = overlap; }
   bool overlap() const { return overlap_; }
-  std::uint64_t nanoseconds() const { return nanoseconds_; }
+  // How long the stream has stood still for waits since construction: of the processor the waits themselves; on a GPU, by its own clock,
+  // those that it has got through, but for those inside a graph.
+  std::uint64_t nanoseconds();
 
  private:
+  struct Span {
+    Event begin, end;
+  };
   bool overlap_ = true;
   std::uint64_t nanoseconds_ = 0;
+  std::deque<Span> under_way_;  // on a GPU
 };
 
 }  // namespace baleen

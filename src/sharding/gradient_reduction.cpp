@@ -13,6 +13,11 @@ GradientReduction::GradientReduction(const DataGroup& group, UnitStorage& storag
       in_flight_(static_cast<std::size_t>(storage.gradient_pool().slots())),
       slice_has_value_(static_cast<std::size_t>(storage.units()), false) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
+  announced_.add(group.reduce, storage.gradient_buffer());
+  announced_.add(group.reduce, storage.gradient_pool());
+  if (group.replicas == nullptr) return;
+  announced_.add(*group.replicas, storage.gradient_buffer());
+  if (storage.stage() == 0) announced_.add(group.gather, storage.gradient_buffer());
 }
 
 GradientReduction::~GradientReduction() {

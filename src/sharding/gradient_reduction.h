@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/context.h"
+#include "sharding/announced_memory.h"
 #include "sharding/comm_waits.h"
 #include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
@@ -44,7 +45,7 @@ class GradientReduction {
     bool last = false;  // of the step
   };
 
-  bool alone() const { return group_.reduce.size() == 1 && group_.replicas == nullptr; }
+  bool alone() const { return group_.reduce.alone() && group_.replicas == nullptr; }
   // The sums over copies of the unit's gradients, `gradients` [trainable elements].
   Event sum_copies(int unit, const Tensor& gradients, Event filled);
   void sum_tied(ops::Context& compute);
@@ -62,6 +63,7 @@ class GradientReduction {
   std::vector<Event> pending_;
   std::vector<InFlight> in_flight_;    // one a slot of the pool
   std::vector<bool> slice_has_value_;  // a micro-step of this step has written the unit's slice
+  AnnouncedMemory announced_;
 };
 
 }  // namespace baleen

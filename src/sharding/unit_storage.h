@@ -130,6 +130,9 @@ class UnitStorage {
   // Where full weights (stage 3) and full gradients (stages 2 and 3) of a unit are while they are used.
   UnitPool& weight_pool() { return weight_pool_; }
   UnitPool& gradient_pool() { return gradient_pool_; }
+  // The memory of all units' weights and gradients, as far as the rank keeps them between uses.
+  const Buffer& weight_buffer() const { return weights_; }
+  const Buffer& gradient_buffer() const { return gradients_; }
 
  private:
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;

@@ -61,7 +61,7 @@ BenchResult bench_training(const Config& config, World& world, std::int64_t step
 
   BenchResult result;
   for (const auto& [name, bytes] : engine.device().allocations()) result.memory_planned_bytes += bytes;
-  const std::int64_t untimed = engine.device().kind() == DeviceKind::gpu ? 3 : 1;
+  const std::int64_t untimed = engine.device().kind() == DeviceKind::gpu && training_step.why_no_graph().empty() ? 3 : 1;
   for (std::int64_t step = 1; step <= untimed; ++step) training_step.run(step, false);
   const std::uint64_t exposed = engine.exposed_nanoseconds();
   std::vector<double> host_ms;
@@ -77,8 +77,10 @@ BenchResult bench_training(const Config& config, World& world, std::int64_t step
     take(training_step.results_late());
   }
   take(0);
+  result.pipeline = time_pipeline(engine);
   result.host_ms = median(host_ms);
   result.graph = training_step.replayed();
+  result.graph_nodes = training_step.graph_nodes();
   result.why_no_graph = training_step.why_no_graph();
   const double median_s = median(result.step_ms) / 1e3;
   result.tokens_per_s = static_cast<double>(config.training.global_batch_size * config.training.sequence_length) / median_s;

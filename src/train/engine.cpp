@@ -117,7 +117,6 @@ PipelineExecutor& Engine::executor(std::int64_t micro_batches, bool training) {
                                : make_forward_schedule(place.stages, place.virtual_stages, count);
   const auto tokens = static_cast<std::int64_t>(rows_.size());
   const BoundaryShape shape{tensor_.part_rows(tokens), options_.model.hidden_size, options_.compute};
-  // A staged communicator's receive blocks the host until the message is there.
   const PipelineExecutor::Options executor_options{.prefetch = device_->kind() == DeviceKind::cpu};
   found = std::make_unique<PipelineExecutor>(std::move(schedule), place.stage, shape, *device_, *stream_, groups_.links, executor_options);
   slots_ = std::max(slots_, found->plan().saved_slots);
@@ -179,7 +178,7 @@ void Engine::run(const HostBatch& batch, std::int64_t micro_batches, ModelWork::
     abort_activations(error.what());
     throw;
   }
-  last_ = &runner;
+  if (pass == ModelWork::Pass::gradients) last_ = &runner;
 }
 
 void Engine::abort_activations(const std::string& reason) {
@@ -224,9 +223,9 @@ double Engine::loss(const HostBatch& batch, std::int64_t micro_steps) {
   return counted_loss();
 }
 
-double Engine::bubble_fraction() const {
+double Engine::bubble_fraction(int runs_ago) const {
   if (groups_.stages == nullptr || last_ == nullptr) return 0;
-  return baleen::bubble_fraction(*groups_.stages, last_->times());
+  return baleen::bubble_fraction(*groups_.stages, last_->times(runs_ago));
 }
 
 }  // namespace baleen

@@ -98,19 +98,25 @@ class Engine {
   // are no longer written by work on the device.
   void publish_weights() { sharding_.weights().publish(*stream_); }
   void settle_weights() {
-    sharding_.weights().settle(*stream_);
+    wait_for_weights();
     stream_->synchronize();
   }
+  // The same for what is enqueued from here on.
+  void wait_for_weights() { sharding_.weights().settle(*stream_); }
 
   // Of every action of the passes; it must live as long as the engine.
   void observe(PipelineObserver* observer) { observer_ = observer; }
   void observe_units(Sharding::Observer observer) { sharding_.observe(std::move(observer)); }
   bool observed() const { return observer_ != nullptr; }
 
-  // Nanoseconds the compute stream has waited for communication since construction, but for the pipeline's messages.
-  std::uint64_t exposed_nanoseconds() const { return sharding_.exposed_nanoseconds(); }
-  // The idle share of the last gradients() over all stages; 0 without a pipeline. Collective over axis pp.
-  double bubble_fraction() const;
+  // CommWaits::nanoseconds() of all communication but the pipeline's messages.
+  std::uint64_t exposed_nanoseconds() { return sharding_.exposed_nanoseconds(); }
+  // The idle share of the gradients() before so many later ones (0, 1) over all stages, which must have ended; 0 without a pipeline. Collective
+  // over axis pp.
+  double bubble_fraction(int runs_ago = 0) const;
+  // The executor of the last gradients(); nullptr before. What it tells of a step is true when the device is done with the step.
+  PipelineExecutor* last_executor() const { return last_; }
+  Communicator* stages() const { return groups_.stages; }  // axis pp; nullptr: one stage
   // Bytes of every named allocation; activations and scratch by their parts.
   std::map<std::string, std::size_t> named_allocations() const;
 
@@ -151,7 +157,7 @@ class Engine {
   std::vector<std::int32_t> staged_;
   int slots_ = 0;
   std::map<std::pair<std::int64_t, bool>, std::unique_ptr<PipelineExecutor>> executors_;
-  const PipelineExecutor* last_ = nullptr;
+  PipelineExecutor* last_ = nullptr;
   PipelineObserver* observer_ = nullptr;
 };
 

@@ -250,7 +250,8 @@ void Trainer::record(const Row& row) {
 
 bool Trainer::train_step(std::int64_t step) {
   MetricsRow row;
-  const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds(), exposed = engine_.exposed_nanoseconds();
+  const std::uint64_t bytes = axes_.bytes_sent(), busy = axes_.busy_nanoseconds();
+  if (training_step_->pending() == 0) exposed_ = engine_.exposed_nanoseconds();
   const CheckpointSaver::Votes saving = saver_->tell();
   std::array<double, 3> votes{stop_() ? 1.0 : 0.0, saving.unwritten, saving.failed};
   const bool trained = training_step_->enqueue(step, votes);
@@ -260,8 +261,6 @@ bool Trainer::train_step(std::int64_t step) {
   row.lr = config_.schedule().at(step);
   row.comm_bytes = axes_.bytes_sent() - bytes;
   row.comm_ms = static_cast<double>(axes_.busy_nanoseconds() - busy) / 1e6;
-  row.bubble_fraction = engine_.bubble_fraction();
-  row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed) / 1e6;
   begun_.push_back(row);
   finish_steps(training_step_->results_late());
   return true;
@@ -286,6 +285,10 @@ void Trainer::finish_steps(int leave) {
       }
       throw;
     }
+    // Of a GPU only now: the next step has been enqueued, but has hardly begun.
+    row.bubble_fraction = engine_.bubble_fraction(training_step_->pending());
+    row.comm_exposed_ms = static_cast<double>(engine_.exposed_nanoseconds() - exposed_) / 1e6;
+    exposed_ = engine_.exposed_nanoseconds();
     finish_step(result, row);
   }
 }

@@ -103,6 +103,7 @@ class Trainer {
   std::deque<MetricsRow> begun_;  // of the steps whose results are still to come: what is known of their rows
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0, skipped_batches_ = 0;
   std::int64_t skipped_in_a_row_ = 0, rewinds_ = 0;
+  std::uint64_t exposed_ = 0;  // engine's nanoseconds when the step at hand began
   std::deque<std::pair<std::int64_t, double>> losses_;  // step and loss, of the window that spikes are measured against
   std::optional<StepResult> spike_;
   std::string data_fingerprint_;  // DataFingerprint::to_json(), of the data as they were when the run began or went on

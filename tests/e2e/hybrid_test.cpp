@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {
@@ -37,6 +40,35 @@ TEST_F(Hybrid, ARunMovesThroughAllKindsOfLayouts) {
   const std::vector<double> whole = losses("whole"), moved = losses("moved");
   ASSERT_EQ(moved.size(), 20u);
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(moved[i], whole[i], 1e-5) << i;
+}
+
+// What `bench train` tells of a pipeline: the times of each chunk's passes, the bubble that they left and the one that they should have left.
+TEST_F(Hybrid, TheBenchTimesThePassesAndSimulatesTheBubble) {
+  for (const std::string schedule : {"1f1b", "zero-bubble"}) {
+    SCOPED_TRACE(schedule);
+    const CommandResult result = run_baleen({"bench", "train", folder / "config.toml", "--ranks", "2", "--steps", "2", "--json", "--set", "parallelism.pipeline=2",
+                                             "--set", "parallelism.schedule=" + schedule, "--set", "training.micro_batch_size=1"});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    const auto pipeline = parse_json(result.out, "output")["pipeline"];
+    ASSERT_EQ(pipeline["chunks"].size(), 2u) << pipeline;
+    double longest = 0;
+    for (const auto& chunk : pipeline["chunks"]) {
+      ASSERT_GT(chunk["forward_ms"], 0) << pipeline;
+      ASSERT_GT(chunk["backward_input_ms"], 0) << pipeline;
+      ASSERT_EQ(chunk["backward_weight_ms"] > 0, schedule == "zero-bubble") << pipeline;  // else both halves are one
+      longest = std::max(longest, chunk["forward_ms"].get<double>() + chunk["backward_input_ms"].get<double>() + chunk["backward_weight_ms"].get<double>());
+    }
+    const double micro_batches = 8;
+    for (const std::string which : {"", "simulated_"}) {
+      const double bubble = pipeline[which + "bubble_fraction"], span = pipeline[which + "span_ms"];
+      EXPECT_GT(bubble, 0) << pipeline;
+      EXPECT_LT(bubble, 1) << pipeline;
+      EXPECT_GE(span, micro_batches * longest * 0.999) << pipeline;
+    }
+  }
+  const CommandResult alone = run_baleen({"bench", "train", folder / "config.toml", "--ranks", "1", "--steps", "1", "--json"});
+  ASSERT_EQ(alone.exit_code, 0) << alone.error;
+  EXPECT_TRUE(parse_json(alone.out, "output")["pipeline"].is_null());
 }
 
 TEST_F(Hybrid, GptGoesOnWithItsFusedWeightsCutAndWhole) {

@@ -1,8 +1,10 @@
 // The GPU as a device: memory, streams, events, graphs.
 #include <numeric>
 
+#include "device/timing.h"
 #include "gpu/support.h"
 #include "ops/elementwise.h"
+#include "sharding/comm_waits.h"
 
 namespace baleen::testing {
 namespace {
@@ -77,6 +79,42 @@ TEST_F(GpuDevice, WaitingHasADeadline) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::rank_failed);
   }
+}
+
+TEST_F(GpuDevice, TellsByTheHostsClockWhenWorkWasReached) {
+  DeviceClock clock(gpu->device());
+  const Buffer buffer = gpu->device().allocate("filled often", std::size_t{1} << 30);
+  const auto before = std::chrono::steady_clock::now();
+  const Event begin = record_time(gpu->stream());
+  for (int i = 0; i < 100; ++i) gpu->stream().fill_zero(buffer.data(), buffer.bytes());  // 25 ms at the least
+  const Event end = record_time(gpu->stream());
+  end.wait();
+  const auto after = std::chrono::steady_clock::now();
+  constexpr std::chrono::milliseconds tolerance{2};
+  EXPECT_GE(clock.time_of(begin), before - tolerance);
+  EXPECT_LE(clock.time_of(end), after + tolerance);
+  EXPECT_GE(clock.time_of(end) - clock.time_of(begin), std::chrono::milliseconds(10));
+}
+
+TEST_F(GpuDevice, WaitsForCommunicationAreTimedWhereTheStreamStandsStill) {
+  CommWaits waits;
+  const auto other = gpu->device().create_stream();
+  const Buffer buffer = gpu->device().allocate("filled often", std::size_t{1} << 30);
+  for (int i = 0; i < 100; ++i) other->fill_zero(buffer.data(), buffer.bytes());  // 25 ms at the least
+  waits.wait(gpu->stream(), other->record());
+  gpu->stream().synchronize();
+  const std::uint64_t stood = waits.nanoseconds();
+  EXPECT_GE(stood, 10'000'000u);
+  const Tensor a = gpu->put(Floats{1}, {1});
+  Arena scratch;
+  ops::Context context{gpu->stream(), scratch};
+  const auto graph = capture(gpu->stream(), [&] {
+    ops::add(context, a, a, a);
+    waits.wait(gpu->stream(), gpu->stream().record());
+  });
+  graph->replay(gpu->stream());
+  EXPECT_EQ(gpu->get(a), Floats{2});
+  EXPECT_EQ(waits.nanoseconds(), stood);  // inside a graph nothing can be timed
 }
 
 TEST_F(GpuDevice, AGraphRunsWhatWasRecordedAgainOnNewValues) {

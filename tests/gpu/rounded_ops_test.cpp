@@ -13,6 +13,7 @@
 #include "ops/layer_norm.h"
 #include "ops/matmul.h"
 #include "ops/matmul_gelu.h"
+#include "ops/matmul_swiglu.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
@@ -215,7 +216,7 @@ TEST_F(GpuRoundedOps, Embedding) {
 }
 
 TEST_F(GpuRoundedOps, CrossEntropy) {
-  for (const auto& [rows, columns] : Sizes{{1, 2}, {5, 7}, {67, 257}, {40, 50264}, {600, 1024}}) {
+  for (const auto& [rows, columns] : Sizes{{1, 2}, {5, 7}, {67, 257}, {40, 50264}, {600, 1024}, {4, 128256}, {3, 151936}, {2, 151937}}) {
     const std::int64_t n = rows, v = columns;
     const Floats logits = random_rounded(n * v, 3.0f), scale{0.37f};
     auto targets = random_indices(n, v);
@@ -281,6 +282,29 @@ TEST_F(GpuRoundedOps, MatmulWithBiasAndGelu) {
               {side.get_floats(sum)}, {side.get_floats(before)}, {side.get_floats(out), true, 1.5}, {side.get_floats(d_before), true, 1.5}};
         },
         "matmul with gelu " + std::to_string(m) + " x " + std::to_string(n));
+  }
+}
+
+// The last runs in the kernels that do both, where the build has them: rows and columns that no tile divides.
+TEST_F(GpuRoundedOps, MatmulWithSwiglu) {
+  for (const auto& [rows, columns] : Sizes{{95, 7}, {64, 48}, {2100, 2056}}) {
+    const std::int64_t m = rows, f = columns, k = 72;
+    const Floats a = random_rounded(m * k), b = random_rounded(2 * f * k, 0.2f), d = random_rounded(m * k),
+                 weight = random_rounded(k * f, 0.2f), x = random_rounded(m * 2 * f, 2.0f);
+    compare(
+        [&](Side& side) {
+          const Tensor left = side.put_rounded(a, {m, k}), right = side.put_rounded(b, {2 * f, k}), there = side.put_rounded(x, {m, 2 * f});
+          const Tensor out = side.poisoned_rounded({m, f}), gate_up = side.poisoned_rounded({m, 2 * f}),
+                       room = side.poisoned_rounded({m, f}), d_gate_up = side.poisoned_rounded({m, 2 * f});
+          side.run([&](Context& context) {
+            ops::matmul_swiglu(context, out, gate_up, left, ops::Matrix(right).transpose());
+            ops::matmul_swiglu_backward(context, d_gate_up, room, side.put_rounded(d, {m, k}), side.put_rounded(weight, {k, f}), there);
+          });
+          // The activation's input is rounded before, or the gradient of its output.
+          return std::vector<Result>{
+              {side.get_floats(gate_up)}, {side.get_floats(out), true, 1.5}, {side.get_floats(d_gate_up), true, 1.5}};
+        },
+        "matmul with SwiGLU " + std::to_string(m) + " x " + std::to_string(f));
   }
 }
 

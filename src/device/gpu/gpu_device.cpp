@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/gpu.h"
 #include "device/gpu_api.h"
+#include "device/gpu_graph_api.h"
 
 namespace baleen {
 
@@ -97,7 +98,7 @@ class GpuStream final : public Stream {
     if (stream_ != nullptr) gpu_check(gpuStreamIsCapturing(stream_, &status), "asking whether a graph is recorded");
     return {index_, shared_->options.deterministic, status != gpuStreamCaptureStatusNone};
   }
-  Event record_time() { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
+  Event record_time() { return measuring() || traits().recording ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_, true)); }
   Event record() override { return measuring() ? Event() : Event(std::make_shared<GpuEvent>(native(), shared_)); }
   void wait(const Event& event) override {
     if (measuring()) return;
@@ -198,6 +199,7 @@ class RecordedGraph final : public Graph {
       gpuGraphDestroy(graph_);
       gpu_check(status, "making a graph executable");
     }
+    gpuGraphGetNodes(graph_, nullptr, &nodes_);
   }
   ~RecordedGraph() override {
     gpuGraphExecDestroy(executable_);
@@ -206,10 +208,12 @@ class RecordedGraph final : public Graph {
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
   void replay(Stream& stream) override { gpu_check(gpuGraphLaunch(executable_, native_stream(stream)), "launching a graph"); }
+  std::size_t nodes() const override { return nodes_; }
 
  private:
   gpuGraph_t graph_;
   gpuGraphExec_t executable_ = nullptr;
+  std::size_t nodes_ = 0;
 };
 
 }  // namespace
