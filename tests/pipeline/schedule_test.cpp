@@ -85,9 +85,10 @@ TEST(Schedule, FirstMessagesMeetOnTheHosts) {
     for (int micro_batches = 1; micro_batches <= 24; ++micro_batches)
       for (int v = 1; v <= 4; ++v) {
         const auto where = ::testing::Message() << stages << " x " << v << " stages, " << micro_batches << " micro-batches";
-        if (v == 1)
+        if (v == 1) {
           for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble})
             ASSERT_TRUE(first_messages_meet(make_schedule(kind, stages, v, micro_batches))) << schedule_name(kind) << " " << where;
+        }
         ASSERT_TRUE(first_messages_meet(make_schedule(ScheduleKind::interleaved, stages, v, micro_batches))) << where;
         ASSERT_TRUE(first_messages_meet(make_forward_schedule(stages, v, micro_batches))) << where;
       }
