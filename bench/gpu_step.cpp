@@ -1,5 +1,5 @@
 // Tokens a second of a whole training step on one GPU: accumulated micro-batches, gradient norm, clip, AdamW with fp32 master weights,
-// moments and gradients, all in one graph. Random weights and tokens.
+// moments and gradients, all in one graph. Random weights and tokens. --bf16-states and --bf16-gradients keep those in bf16.
 //
 //   build/release/gpu_step --model qwen2.5-0.5b --seq 1024 --micro 32 --accum 8
 //
@@ -30,7 +30,8 @@ struct Options {
   std::string model = "qwen2.5-0.5b";
   std::int64_t seq = 1024, micro = 32, accum = 8, vocab = 0;
   int steps = 5, layers = 0;
-  DType compute = DType::bf16, state = DType::f32;
+  DType compute = DType::bf16, state = DType::f32, gradient = DType::f32;
+  std::int64_t head_chunks = 0;
   bool deterministic = false, profile = false, eager = false;
 };
 
@@ -60,6 +61,10 @@ Options read_options(int argc, char** argv) {
       options.compute = DType::f32;
     else if (name == "--bf16-states")
       options.state = DType::bf16;
+    else if (name == "--bf16-gradients")
+      options.gradient = DType::bf16;
+    else if (name == "--head-chunks")
+      options.head_chunks = std::stoll(value());
     else if (name == "--deterministic")
       options.deterministic = true;
     else if (name == "--profile")
@@ -78,8 +83,8 @@ class Step {
       : options_(options),
         device_(device),
         stream_(stream),
-        units_(device, model_units(config), StorageOptions{.compute = options.compute, .state = options.state}),
-        stage_(config, units_) {
+        units_(device, model_units(config), StorageOptions{.compute = options.compute, .state = options.state, .gradient = options.gradient}),
+        stage_(config, units_, StageLayers::whole(config), 0, {.head_chunks = options.head_chunks}) {
     fill_weights();
     put_batch(config);
     const auto measuring = device.create_measuring_stream();
@@ -181,7 +186,7 @@ class Step {
   }
 
   void begin() {
-    units_.zero_gradients(stream_);
+    for (int unit = 0; unit < units_.units(); ++unit) units_.begin_gradients(unit, stream_);
     stream_.fill_zero(loss_.data(), loss_.bytes());
     stream_.fill_zero(squares_.data(), squares_.bytes());
   }
@@ -195,6 +200,7 @@ class Step {
     stage_.backward(layers, batch, forward, {loss_, gradient_scale_}, whole);
   }
   void update(ops::Context& context) {
+    for (int unit = 0; unit < units_.units(); ++unit) units_.complete_gradients(unit, context.stream);
     for (int unit = 0; unit < units_.units(); ++unit) ops::sum_of_squares(context, squares_, units_.flat_gradients(unit));
     for (const ParameterId id : units_.parameters()) {
       const SliceRange range = units_.part(id, units_.updated(id.unit));

@@ -30,13 +30,13 @@ if(BALEEN_GPU)
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow>)
 endif()
 
-# Fused attention comes from the vendor's library, described through headers that scripts/fetch-attention-headers.sh fetches. The library
+# Fused attention comes from the vendor's library, described through headers that scripts/fetch-gpu-headers.sh fetches. The library
 # itself is loaded when first used; a build without the headers has the simpler kernels of its own alone.
 set(BALEEN_ATTENTION_HEADERS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include CACHE PATH "folder of cudnn_frontend.h")
 function(baleen_use_gpu_attention target)
   find_path(BALEEN_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(NOT EXISTS ${BALEEN_ATTENTION_HEADERS}/cudnn_frontend.h OR NOT BALEEN_CUDNN_INCLUDE)
-    message(STATUS "GPU attention: simple kernels (scripts/fetch-attention-headers.sh and cudnn.h give the library's)")
+    message(STATUS "GPU attention: simple kernels (scripts/fetch-gpu-headers.sh and cudnn.h give the library's)")
     return()
   endif()
   message(STATUS "GPU attention: cuDNN")
@@ -46,6 +46,22 @@ function(baleen_use_gpu_attention target)
   # A minute and two gigabytes at -O2, for code that only describes a graph.
   set_property(SOURCE ${source} DIRECTORY ${PROJECT_SOURCE_DIR}/src APPEND PROPERTY COMPILE_OPTIONS
     -O1 -isystem ${BALEEN_ATTENTION_HEADERS} -isystem ${BALEEN_CUDNN_INCLUDE})
+endfunction()
+
+# Products with an own ending are built from CUTLASS, whose headers the same script fetches; a build without them writes what the product
+# gives and reads it again.
+set(BALEEN_CUTLASS_HEADERS ${PROJECT_SOURCE_DIR}/build/cutlass/include CACHE PATH "folder of cutlass/cutlass.h")
+function(baleen_use_fused_products target)
+  if(NOT EXISTS ${BALEEN_CUTLASS_HEADERS}/cutlass/cutlass.h)
+    message(STATUS "GPU products: the library's (scripts/fetch-gpu-headers.sh gives those with SwiGLU in one kernel)")
+    return()
+  endif()
+  message(STATUS "GPU products: the library's, and with SwiGLU in one kernel")
+  foreach(name matmul_swiglu matmul_swiglu_backward)
+    set(source ${PROJECT_SOURCE_DIR}/src/ops/gpu/${name}.cu)
+    set_property(SOURCE ${source} DIRECTORY ${PROJECT_SOURCE_DIR}/src APPEND PROPERTY COMPILE_DEFINITIONS BALEEN_FUSED_PRODUCTS)
+    set_property(SOURCE ${source} DIRECTORY ${PROJECT_SOURCE_DIR}/src APPEND PROPERTY COMPILE_OPTIONS -isystem ${BALEEN_CUTLASS_HEADERS})
+  endforeach()
 endfunction()
 
 # What device/, the lowest folder that knows GPUs, hands up to the others.

@@ -5,7 +5,7 @@
 
 DIR holds floor.py (always run) and torch_baseline.py (--torch), which need torch and triton. PROGRAM is LLMQ's `train` or llm.c's `train_gpt2cu`,
 built elsewhere. With --torch the others take their turns between steps of one training by PyTorch, each turn followed by a step that is not
-counted. LLMQ keeps bf16 states; for its memory, gpu_step runs once with such states too. Prints a JSON line a workload, then a table.
+counted. LLMQ keeps bf16 states and gradients; for its memory, gpu_step runs once with such ones too. Prints a JSON line a workload, then a table.
 """
 import argparse
 import array
@@ -144,7 +144,7 @@ class Comparison:
             except Exception as error:  # pylint: disable=broad-except
                 complain([self.model, programs[(i + number) % len(programs)].__name__], repr(error))
         if number == 0 and self.llmq in programs:
-            self.ours("baleen, bf16 states", ["--bf16-states"])
+            self.ours("baleen, bf16 states and gradients", ["--bf16-states", "--bf16-gradients"])
 
     def torch_with_turns(self):
         """torch_baseline's own loop synchronises before and after each step: the turns happen in the synchronisation before every second one."""
@@ -212,14 +212,14 @@ def token_file(kind, vocabulary, count=4_000_000):
 def print_table(comparisons):
     others = ["floor", "torch.compile", "LLMQ", "llm.c"]
     middle = lambda values: statistics.median(values) if values else None
-    print("| workload | baleen | " + " | ".join(f"{o} | ratio" for o in others) + " | GiB: baleen, torch, LLMQ; baleen with bf16 states |")
+    print("| workload | baleen | " + " | ".join(f"{o} | ratio" for o in others) + " | GiB: baleen, torch, LLMQ; baleen with bf16 states and gradients |")
     for c in comparisons:
         speed = middle(c.results.get("baleen"))
         cells = [f"{c.model} T={c.seq} [{c.micro}]", f"{speed or 0:,.0f}"]
         for other in others:
             rival = middle(c.results.get(other))
             cells += [f"{rival:,.0f}", f"{speed / rival:.3f}"] if rival and speed else ["–", "–"]
-        cells.append(", ".join(str(middle(c.memory.get(p)) or "–") for p in ("baleen", "torch.compile", "LLMQ", "baleen, bf16 states")))
+        cells.append(", ".join(str(middle(c.memory.get(p)) or "–") for p in ("baleen", "torch.compile", "LLMQ", "baleen, bf16 states and gradients")))
         print("| " + " | ".join(cells) + " |", flush=True)
 
 

@@ -38,6 +38,7 @@ void print_json(const BenchResult& r) {
                                             {"host_ms", r.host_ms},
                                             {"host_waits", r.host_waits},
                                             {"graph", r.graph},
+                                            {"graph_nodes", r.graph_nodes},
                                             {"why_no_graph", r.why_no_graph},
                                             {"pipeline", json_of(r.pipeline)},
                                             {"device", r.device}};
@@ -53,7 +54,7 @@ void print_table(const BenchResult& r) {
                r.pipeline->span_ms, r.pipeline->simulated_bubble_fraction, r.pipeline->simulated_span_ms);
   fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
   if (r.graph)
-    fmt::print("each step was one graph\n");
+    fmt::print("each step was one graph of {} nodes\n", r.graph_nodes);
   else if (!r.why_no_graph.empty())
     fmt::print("each step was enqueued anew, not as a graph: {}\n", r.why_no_graph);
   fmt::print("memory of a rank: {} bytes at the peak, {} planned\n", r.memory_peak_bytes, r.memory_planned_bytes);

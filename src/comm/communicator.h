@@ -52,6 +52,9 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // for messages: the mesh axis
+  // There is nobody to talk to, and operations in place, which change nothing, can be left out. A library that was asked for by name is
+  // called for one rank too: what is measured and recorded there is what several ranks do.
+  virtual bool alone() const { return size_ == 1; }
 
   // Counts are elements. f32, f64, bf16, i32 and u64 reduce; u8 only moves.
   Event all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after = {});
@@ -63,6 +66,11 @@ class Communicator {
   Event send(const void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
   Event recv(void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
   Event barrier(Event after = {});
+
+  // Announces memory that operations will use again and again, so that a library that can reads and writes it without copies of its own
+  // in between. The announcement ends with what is returned, which must go before the memory and before the communicator; nullptr: there
+  // is nothing to gain, and nothing to keep.
+  virtual std::shared_ptr<void> announce(void* memory, std::size_t bytes);
 
   // Makes every pending and future operation of every member fail with Error(rank_failed, reason). Any thread may call it.
   virtual void abort(const std::string& reason) = 0;

@@ -47,6 +47,8 @@ class Graph {
  public:
   virtual ~Graph() = default;
   virtual void replay(Stream& stream) = 0;
+  // How many kernels, copies and fills it holds.
+  virtual std::size_t nodes() const = 0;
 };
 // Records what `enqueue` puts on the GPU stream, without running it. Inside, waiting for the stream on the host is an error. Shapes that
 // the operations have not met yet may be looked up while recording, so run `enqueue` once before.

@@ -180,6 +180,11 @@ __device__ inline void gpu_sync_warp() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 }
+__device__ inline void gpu_copy_16(void* shared, const void* from) {
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(from);
+}
+__device__ inline void gpu_end_group() {}
+__device__ inline void gpu_await_all_but_last_group() {}
 #elif defined(__CUDACC__)
 // The nearest bfloat16, ties to even, in one instruction.
 __device__ inline unsigned short gpu_bfloat16_bits(float value) {
@@ -207,6 +212,17 @@ __device__ inline unsigned gpu_ballot(bool vote) {
 // What a lane wrote to shared memory before is seen by the others of its warp after.
 __device__ inline void gpu_sync_warp() {
   __syncwarp();
+}
+// Copies 16 bytes to shared memory while the thread goes on. Copies form groups; after waiting, the thread itself sees what they wrote.
+__device__ inline void gpu_copy_16(void* shared, const void* from) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void gpu_end_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ inline void gpu_await_all_but_last_group() {
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
 }
 #endif
 
@@ -267,6 +283,9 @@ inline constexpr auto gpublas_pref_align_a = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_
 inline constexpr auto gpublas_pref_align_b = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES;
 inline constexpr auto gpublas_pref_align_c = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES;
 inline constexpr auto gpublas_pref_align_d = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES;
+// How a product that is cut along its sum adds the parts: a mask. In the compute type, and nothing else.
+inline constexpr auto gpublas_pref_reductions = CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+inline constexpr std::uint32_t gpublas_reduction_in_compute_type = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 struct GpuBlasFunctions {
   decltype(&cublasLtCreate) create = nullptr;

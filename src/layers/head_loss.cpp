@@ -22,8 +22,7 @@ class HeadProducts {
     stream.fill_zero(table_.data(), table_.bytes());
     stream.copy(table_.data(), whole.data(), whole.bytes());
     if (!weight_gradient || !context.units.parameter(weight).trainable) return;
-    d_table_ = context.scratch("head padded weight gradient", DType::f32, {columns, head.inputs()});
-    stream.fill_zero(d_table_.data(), d_table_.bytes());
+    d_table_ = context.scratch("head padded weight gradient", context.units.options().gradient, {columns, head.inputs()});
   }
   void forward(const Tensor& logits, const Tensor& x) const {
     if (!table_.defined()) return head_.forward(context_, logits, x);
@@ -33,9 +32,9 @@ class HeadProducts {
     if (!table_.defined()) return head_.backward_input(context_, d_x, d_logits);
     ops::matmul(context_.ops, d_x, d_logits, table_);
   }
-  void backward_weight(const Tensor& d_logits, const Tensor& x) const {
+  void backward_weight(const Tensor& d_logits, const Tensor& x, bool first_chunk) const {
     if (!table_.defined()) return head_.backward_weight(context_, d_logits, x);
-    if (d_table_.defined()) ops::matmul(context_.ops, d_table_, ops::Matrix(d_logits).transpose(), x, /*accumulate=*/true);
+    if (d_table_.defined()) ops::matmul(context_.ops, d_table_, ops::Matrix(d_logits).transpose(), x, /*accumulate=*/!first_chunk);
   }
   void finish() const {
     if (!d_table_.defined()) return;
@@ -52,22 +51,29 @@ class HeadProducts {
 
 }  // namespace
 
-HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight)
+HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight, std::int64_t chunks)
     : weight_(weight),
       head_(units, {weight}),
       vocabulary_(units.parameter(weight).shape[0]),
-      first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]) {}
+      first_(units.parameter(weight).held.begin.empty() ? 0 : units.parameter(weight).held.begin[0]),
+      chunks_(chunks) {}
+
+// Few: every chunk adds its part to the weight's gradient, and a product reads and arranges the whole weight, which pays from some hundred
+// rows on. On the CPU that is worth more than logits that stay in a cache (docs/performance-cpu.md), and less than their memory. On a GPU
+// twice as many chunks move as many bytes of a gradient in bf16; there they are a quarter of the tokens at most, if that is enough of them.
+std::int64_t HeadLoss::automatic_chunks(const LayerContext& context, std::int64_t tokens, DType dtype) const {
+  constexpr std::int64_t mebi = std::int64_t{1} << 20, enough_rows = 2048, quarters = 4;
+  const bool gpu = context.ops.stream.kind() == DeviceKind::gpu, half_gradients = context.units.options().gradient == DType::bf16;
+  const std::int64_t chunk_elements = gpu ? (half_gradients ? 640 : 1280) * mebi : 200 * mebi / static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
+  const std::int64_t rows = std::max<std::int64_t>(gpu ? 64 : 256, chunk_elements / columns / 64 * 64);
+  const std::int64_t chunks = (tokens + rows - 1) / rows;
+  return gpu && half_gradients ? std::max(chunks, std::min(quarters, tokens / enough_rows)) : chunks;
+}
 
 std::int64_t HeadLoss::chunk_rows(const LayerContext& context, std::int64_t tokens, DType dtype) const {
-  // Few, and of one size: every chunk adds its part to the weight's gradient, and a product reads and arranges the whole weight, which pays from
-  // some hundred rows on. On the CPU that is worth more than logits that stay in a cache (docs/performance-cpu.md), and less than their memory.
-  const bool gpu = context.ops.stream.kind() == DeviceKind::gpu;
-  const std::int64_t chunk_elements = gpu ? std::int64_t{1280} << 20 : (std::int64_t{200} << 20) / static_cast<std::int64_t>(dtype_bytes(dtype));
-  const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
-  std::int64_t rows = std::max<std::int64_t>(gpu ? 64 : 256, chunk_elements / columns / 64 * 64);
-  const std::int64_t chunks = (tokens + rows - 1) / rows;
-  rows = (tokens + 64 * chunks - 1) / (64 * chunks) * 64;
-  return std::min(rows, tokens);
+  const std::int64_t chunks = chunks_ > 0 ? chunks_ : automatic_chunks(context, tokens, dtype);
+  return std::min((tokens + 64 * chunks - 1) / (64 * chunks) * 64, tokens);  // all of one size
 }
 
 std::int64_t HeadLoss::padded_outputs(const LayerContext& context) const {
@@ -119,7 +125,7 @@ void HeadLoss::loss_and_backward(const LayerContext& context, const Tensor& loss
     products.forward(chunk, input);
     cross_entropy(context, loss_sum, chunk, targets.rows(begin, count), gradient_scale);
     if (halves.input) products.backward_input(d_all.rows(begin, count), chunk);
-    if (halves.weight) products.backward_weight(chunk, input);
+    if (halves.weight) products.backward_weight(chunk, input, begin == 0);
   }
   products.finish();
   if (halves.input) context.tensor.sum(context.ops, d_x, d_all);

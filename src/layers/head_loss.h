@@ -14,8 +14,9 @@ struct BackwardHalves {
 
 class HeadLoss {
  public:
-  // `weight` [V, C] is the embedding table when the head is tied.
-  HeadLoss(const UnitStorage& units, ParameterId weight);
+  // `weight` [V, C] is the embedding table when the head is tied. `chunks`: of a micro-batch's tokens, each rounded up to whole 64 tokens;
+  // 0: as few as keep a chunk's logits within a bound.
+  HeadLoss(const UnitStorage& units, ParameterId weight, std::int64_t chunks = 0);
 
   // loss_sum [1] fp64 += Σ token losses over the valid targets.
   void loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const;
@@ -30,6 +31,7 @@ class HeadLoss {
   // Columns of a chunk's logits. A GPU's products with GPT-2's 50,257 take twice as long as with the next multiple of 64.
   std::int64_t padded_outputs(const LayerContext& context) const;
   std::int64_t chunk_rows(const LayerContext& context, std::int64_t tokens, DType dtype) const;
+  std::int64_t automatic_chunks(const LayerContext& context, std::int64_t tokens, DType dtype) const;
   // Of a chunk of logits; gradient_scale undefined: the loss alone.
   void cross_entropy(const LayerContext& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                      const Tensor& gradient_scale) const;
@@ -37,6 +39,7 @@ class HeadLoss {
   ParameterId weight_;
   Linear head_;
   std::int64_t vocabulary_, first_;  // V, and the first row that this rank has
+  std::int64_t chunks_;
 };
 
 }  // namespace baleen

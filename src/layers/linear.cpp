@@ -4,6 +4,7 @@
 
 #include "ops/bias.h"
 #include "ops/matmul_gelu.h"
+#include "ops/matmul_swiglu.h"
 
 namespace baleen {
 namespace {
@@ -94,12 +95,29 @@ void Linear::forward_gelu(const LayerContext& context, const Tensor& y, const Te
   ops::matmul_gelu(context.ops, y, before, x, weight, joined(biases_[0], context.units.weight(biases_[0].first)));
 }
 
+void Linear::forward_swiglu(const LayerContext& context, const Tensor& y, const Tensor& gate_up, const Tensor& x) const {
+  if (runs_.size() != 1 || !biases_.empty()) {
+    forward(context, gate_up, x);
+    return ops::swiglu_forward(context.ops, y, gate_up);
+  }
+  ops::matmul_swiglu(context.ops, y, gate_up, x, matrix(runs_[0], context.units.weight(runs_[0].first)).transpose());
+}
+
 void Linear::backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const {
   if (runs_.size() != 1) {
     backward_input(context, d_before, d_y);
     return ops::gelu_backward(context.ops, d_before, d_before, before);
   }
   ops::matmul_gelu_backward(context.ops, d_before, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), before);
+}
+
+void Linear::backward_input_swiglu(const LayerContext& context, const Tensor& d_gate_up, const Tensor& room, const Tensor& d_y,
+                                   const Tensor& gate_up) const {
+  if (runs_.size() != 1) {
+    backward_input(context, room, d_y);
+    return ops::swiglu_backward(context.ops, d_gate_up, room, gate_up);
+  }
+  ops::matmul_swiglu_backward(context.ops, d_gate_up, room, d_y, matrix(runs_[0], context.units.weight(runs_[0].first)), gate_up);
 }
 
 void Linear::backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const {
@@ -121,8 +139,11 @@ void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, con
   }
   for (const Bias& bias : biases_) {
     if (!context.units.parameter(bias.first).trainable) continue;
-    for (const ParameterId part : bias.others) context.units.gradient_to_add(context.ops.stream, part);
-    ops::bias_backward(context.ops, joined(bias, context.units.gradient_to_add(context.ops.stream, bias.first)), columns_of(d_y, bias.begin, bias.outputs), outputs_);
+    const Tensor d_bias = joined(bias, context.units.gradient(bias.first));
+    bool zeros = context.units.writes_first(bias.first);  // all parts, or none
+    for (const ParameterId part : bias.others) zeros &= context.units.writes_first(part);
+    if (zeros) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
+    ops::bias_backward(context.ops, d_bias, columns_of(d_y, bias.begin, bias.outputs), outputs_);
   }
 }
 

@@ -26,10 +26,15 @@ class Linear {
   void forward(const LayerContext& context, const Tensor& y, const Tensor& x) const;
   // The same into `before`, and y [N, O] = gelu(before).
   void forward_gelu(const LayerContext& context, const Tensor& y, const Tensor& before, const Tensor& x) const;
+  // The same into `gate_up`, and y [N, O / 2] = silu(gate) ∘ up.
+  void forward_swiglu(const LayerContext& context, const Tensor& y, const Tensor& gate_up, const Tensor& x) const;
   // d_x [N, I] = d_y [N, O] · W.
   void backward_input(const LayerContext& context, const Tensor& d_x, const Tensor& d_y) const;
   // The same behind gelu(before) [N, I] as x: the gradient of `before`.
   void backward_input_gelu(const LayerContext& context, const Tensor& d_before, const Tensor& d_y, const Tensor& before) const;
+  // The same behind silu(gate) ∘ up as x: the gradient of gate_up [N, 2 · I]. `room` [N, I] may be written.
+  void backward_input_swiglu(const LayerContext& context, const Tensor& d_gate_up, const Tensor& room, const Tensor& d_y,
+                             const Tensor& gate_up) const;
   // d_W += d_yᵀ · x and d_bias += Σ over N of d_y, in fp32.
   void backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x) const;
 

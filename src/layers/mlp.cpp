@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "ops/swiglu.h"
-
 namespace baleen {
 
 Mlp::Mlp(Activation activation, Linear up, Linear down)
@@ -19,12 +17,12 @@ Mlp::Saved Mlp::activate(const LayerContext& context, const Tensor& x) const {
   saved.activation = context.save("mlp activation", x.dtype(), {tokens, down_projection_.inputs()});
   context.tensor.gather_through(context.ops, x, "mlp input", [&](std::int64_t first, const Tensor& rows) {
     const Tensor up = saved.up.rows(first, rows.size(0));
+    const Tensor activation = saved.activation.rows(first, rows.size(0));
     if (activation_ == Activation::swiglu)
-      up_projection_.forward(context, up, rows);
+      up_projection_.forward_swiglu(context, activation, up, rows);
     else
-      up_projection_.forward_gelu(context, saved.activation.rows(first, rows.size(0)), up, rows);
+      up_projection_.forward_gelu(context, activation, up, rows);
   });
-  if (activation_ == Activation::swiglu) ops::swiglu_forward(context.ops, saved.activation, saved.up);
   return saved;
 }
 
@@ -42,8 +40,7 @@ void Mlp::backward_input(const LayerContext& context, const Saved& saved, Gradie
     gradients.d_up = context.scratch("mlp d_gate_up", d_x.dtype(), {tokens, up_projection_.outputs()});
     const Arena::Scope scope(context.ops.scratch);
     const Tensor d_activation = context.scratch("mlp d_activation", d_x.dtype(), {tokens, down_projection_.inputs()});
-    down_projection_.backward_input(context, d_activation, gradients.d_out);
-    ops::swiglu_backward(context.ops, gradients.d_up, d_activation, saved.up);
+    down_projection_.backward_input_swiglu(context, gradients.d_up, d_activation, gradients.d_out, saved.up);
   } else {
     gradients.d_up = context.scratch("mlp d_up", d_x.dtype(), {tokens, up_projection_.outputs()});
     down_projection_.backward_input_gelu(context, gradients.d_up, gradients.d_out, saved.up);

@@ -17,9 +17,9 @@ std::vector<TransformerBlock> make_blocks(const ModelConfig& config, const UnitS
 
 }  // namespace
 
-Stage::Stage(const ModelConfig& config, const UnitStorage& units, const StageLayers& range, int first_unit, Recompute recompute)
+Stage::Stage(const ModelConfig& config, const UnitStorage& units, const StageLayers& range, int first_unit, const StageOptions& options)
     : width_(config.hidden_size),
-      recompute_(recompute),
+      recompute_(options.recompute),
       blocks_(make_blocks(config, units, range)),
       embedding_unit_(first_unit),
       first_block_unit_(first_unit + (range.embedding ? 1 : 0)),
@@ -29,7 +29,7 @@ Stage::Stage(const ModelConfig& config, const UnitStorage& units, const StageLay
   if (!range.head) return;
   final_norm_ = family_of(config).final_norm(config, units);
   const ParameterId weight = units.find(config.tie_word_embeddings ? family_of(config).embedding_table : "lm_head.weight");
-  head_.emplace(units, weight);
+  head_.emplace(units, weight, options.head_chunks);
   head_unit_ = weight.unit;
 }
 

@@ -20,6 +20,11 @@ struct MicroBatch {
   Tensor ids, targets;
 };
 
+struct StageOptions {
+  Recompute recompute = Recompute::none;
+  std::int64_t head_chunks = 0;  // of a micro-batch's logits; 0: see layers/head_loss.h
+};
+
 class Stage {
  public:
   // What backward needs of one micro-batch; its tensors live in the context's `saved` arena.
@@ -39,10 +44,10 @@ class Stage {
   };
 
   // `units` must be laid out by stage_units(config, {…, range, …}) and outlive the stage; `first_unit`: the first of this range.
-  Stage(const ModelConfig& config, const UnitStorage& units, const StageLayers& range, int first_unit, Recompute recompute);
+  Stage(const ModelConfig& config, const UnitStorage& units, const StageLayers& range, int first_unit, const StageOptions& options);
   // The whole model.
   Stage(const ModelConfig& config, const UnitStorage& units, Recompute recompute = Recompute::none)
-      : Stage(config, units, StageLayers::whole(config), 0, recompute) {}
+      : Stage(config, units, StageLayers::whole(config), 0, StageOptions{recompute}) {}
 
   bool has_embedding() const { return embedding_.has_value(); }
   bool has_head() const { return head_.has_value(); }

@@ -17,7 +17,7 @@ struct AdamWConstants {
 struct AdamWTensors {
   Tensor master;               // fp32 or bf16: updated
   Tensor weights;              // undefined, or bf16: receives master rounded to nearest, ties to even
-  Tensor gradients;            // fp32: read
+  Tensor gradients;            // fp32 or bf16: read
   Tensor exp_avg, exp_avg_sq;  // both fp32 or both bf16: updated
 };
 
@@ -62,7 +62,7 @@ inline void adamw(Context& context, const AdamWTensors& tensors, const Tensor& s
       [&] { gpu::adamw(context.stream, tensors, step_scalars, constants, rounding); });
 }
 
-// sum [1] fp64 += Σ values² over values [n] fp32; squares and sums in fp64, in an order that depends on n alone (fixed blocks).
+// sum [1] fp64 += Σ values² over values [n] fp32 or bf16; squares and sums in fp64, in an order that depends on n alone (fixed blocks).
 inline void sum_of_squares(Context& context, const Tensor& sum, const Tensor& values) {
   const Arena::Scope scope(context.scratch);
   const Tensor partial =

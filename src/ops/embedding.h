@@ -9,7 +9,8 @@ inline constexpr std::int32_t absent_id = -1;  // a token whose row another rank
 
 namespace cpu {
 void embedding_forward(const Tensor& out, const Tensor& ids, const Tensor& table);
-void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids);
+std::size_t embedding_backward_workspace(std::int64_t tokens);
+void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids, void* workspace);
 }  // namespace cpu
 namespace gpu {
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& ids, const Tensor& table);
@@ -21,13 +22,15 @@ void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_o
 inline void embedding_forward(Context& context, const Tensor& out, const Tensor& ids, const Tensor& table) {
   dispatch(context, [&] { cpu::embedding_forward(out, ids, table); }, [&] { gpu::embedding_forward(context.stream, out, ids, table); });
 }
-// d_table [V, C] fp32 += the rows of d_out [N, C], each id's rows in the order of N (no atomics: same bits for any thread count).
+// d_table [V, C] fp32, or bf16 where d_out is, += the rows of d_out [N, C]: each id's rows added in fp32 in the order of N and rounded once
+// (no atomics: same bits for any thread count).
 inline void embedding_backward(Context& context, const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
   const Arena::Scope scope(context.scratch);
   const Tensor sorted =
-      workspace(context, "embedding gradient workspace", no_bytes, [&] { return gpu::embedding_backward_workspace(ids.elements()); });
+      workspace(context, "embedding gradient workspace", [&] { return cpu::embedding_backward_workspace(ids.elements()); },
+                [&] { return gpu::embedding_backward_workspace(ids.elements()); });
   dispatch(
-      context, [&] { cpu::embedding_backward(d_table, d_out, ids); },
+      context, [&] { cpu::embedding_backward(d_table, d_out, ids, sorted.data()); },
       [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids, sorted.data()); });
 }
 

@@ -45,8 +45,8 @@ inline void layer_norm_backward_input(Context& context, const Tensor& d_x, const
       [&] { gpu::layer_norm_backward_input(context.stream, d_x, d_out, d_residual, x, mean, rstd, weight); });
 }
 
-// d_weight [C] fp32 += Σ over N of d_out · (x - mean) · rstd, d_bias [C] fp32 += Σ over N of d_out, in an order that does not depend on the
-// number of threads.
+// d_weight [C] += Σ over N of d_out · (x - mean) · rstd, d_bias [C] += Σ over N of d_out, in an order that does not depend on the number of
+// threads. Both are fp32, or bf16 where x is: then summed in fp32 and rounded once.
 inline void layer_norm_backward_weight(Context& context, const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x,
                                        const Tensor& mean, const Tensor& rstd) {
   const Arena::Scope scope(context.scratch);

@@ -16,7 +16,7 @@ void sum_gradient_squares(ops::Context& context, const DataGroup& group, const U
       ops::sum_of_squares(context, sum, units.slice_gradients(unit).rows(static_cast<std::int64_t>(begin - slice.begin), static_cast<std::int64_t>(end - begin)));
     }
   }
-  if (context.stream.measuring() || group.everyone->size() == 1) return;
+  if (context.stream.measuring() || group.everyone->alone()) return;
   context.stream.wait(group.everyone->all_reduce(sum.data(), sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
 }
 

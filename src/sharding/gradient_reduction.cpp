@@ -13,6 +13,11 @@ GradientReduction::GradientReduction(const DataGroup& group, UnitStorage& storag
       in_flight_(static_cast<std::size_t>(storage.gradient_pool().slots())),
       slice_has_value_(static_cast<std::size_t>(storage.units()), false) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
+  announced_.add(group.reduce, storage.gradient_buffer());
+  announced_.add(group.reduce, storage.gradient_pool());
+  if (group.replicas == nullptr) return;
+  announced_.add(*group.replicas, storage.gradient_buffer());
+  if (storage.stage() == 0) announced_.add(group.gather, storage.gradient_buffer());
 }
 
 GradientReduction::~GradientReduction() {
@@ -55,7 +60,7 @@ void GradientReduction::done(int unit, ops::Context& compute) {
   if (compute.stream.measuring()) return;
   if (storage_.stage() < 2) {
     if (!last_) return;
-    const Event filled = sum_copies(unit, storage_.flat_gradients(unit).as<float>(), compute.stream.record());
+    const Event filled = sum_copies(unit, storage_.flat_gradients(unit), compute.stream.record());
     if (alone())
       pending_.push_back(filled);
     else
@@ -63,23 +68,24 @@ void GradientReduction::done(int unit, ops::Context& compute) {
     waits_.started(compute.stream, pending_.back());
     return;
   }
-  const Event filled = sum_copies(unit, static_cast<float*>(storage_.gradient_pool().memory(unit)), compute.stream.record());
+  const Event filled = sum_copies(unit, storage_.pool_gradients(unit), compute.stream.record());
   // The first micro-step writes the slice, others leave their sum in the pool until it is added.
   const auto index = static_cast<std::size_t>(unit);
   InFlight& in_flight = in_flight_[static_cast<std::size_t>(storage_.gradient_pool().slot(unit))];
   in_flight = {unit, {}, slice_has_value_[index], last_};
   const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
   in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(), static_cast<std::size_t>(own.elements()),
-                                                   DType::f32, op_, filled);
+                                                   own.dtype(), op_, filled);
   waits_.started(compute.stream, in_flight.reduced);
   slice_has_value_[index] = true;
 }
 
-Event GradientReduction::sum_copies(int unit, float* gradients, Event filled) {
+Event GradientReduction::sum_copies(int unit, const Tensor& gradients, Event filled) {
   const UnitLayout& layout = storage_.layout(unit);
   const auto sum = [&](Communicator* axis, SliceRange range) {
     if (axis == nullptr || range.size() == 0) return;
-    filled = axis->all_reduce(gradients + range.begin, gradients + range.begin, range.size(), DType::f32, ReduceOp::sum, filled);
+    void* const copies = gradients.rows(static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size())).data();
+    filled = axis->all_reduce(copies, copies, range.size(), gradients.dtype(), ReduceOp::sum, filled);
   };
   sum(group_.kv_heads, layout.summed_over_some());
   sum(group_.tensor, layout.summed_over_all());
@@ -91,7 +97,7 @@ void GradientReduction::sum_tied(ops::Context& compute) {
   for (int unit = 0; unit < storage_.units(); ++unit) {
     if (storage_.unit(unit).kind != UnitKind::embedding) continue;
     const Tensor own = storage_.updated_gradients(unit);
-    waits_.wait(compute.stream, group_.tied->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), DType::f32, ReduceOp::sum,
+    waits_.wait(compute.stream, group_.tied->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), own.dtype(), ReduceOp::sum,
                                                         compute.stream.record()));
   }
 }
@@ -99,23 +105,22 @@ void GradientReduction::sum_tied(ops::Context& compute) {
 Event GradientReduction::reduce_whole(int unit, Event filled) {
   const Tensor all = storage_.flat_gradients(unit);
   if (group_.replicas == nullptr)
-    return group_.reduce.all_reduce(all.data(), all.data(), static_cast<std::size_t>(all.elements()), DType::f32, op_, filled);
+    return group_.reduce.all_reduce(all.data(), all.data(), static_cast<std::size_t>(all.elements()), all.dtype(), op_, filled);
   const Tensor own = storage_.slice_gradients(unit);
-  return group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), DType::f32, reduce_to_slice(unit, filled));
+  return group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(), reduce_to_slice(unit, filled));
 }
 
 Event GradientReduction::reduce_to_slice(int unit, Event filled) {
   const Tensor all = storage_.flat_gradients(unit), own = storage_.slice_gradients(unit);
   const auto count = static_cast<std::size_t>(own.elements());
-  const Event scattered = group_.reduce.reduce_scatter(all.data(), own.data(), count, DType::f32, op_, filled);
+  const Event scattered = group_.reduce.reduce_scatter(all.data(), own.data(), count, own.dtype(), op_, filled);
   if (group_.replicas == nullptr) return scattered;
-  return group_.replicas->all_reduce(own.data(), own.data(), count, DType::f32, op_, scattered);
+  return group_.replicas->all_reduce(own.data(), own.data(), count, own.dtype(), op_, scattered);
 }
 
 Tensor GradientReduction::pool_slice(int unit) const {
   const SliceRange range = storage_.slice(unit);
-  auto* const all = static_cast<float*>(storage_.gradient_pool().memory(unit));
-  return Tensor(all + range.begin, DType::f32, {static_cast<std::int64_t>(range.size())});
+  return storage_.pool_gradients(unit).rows(static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size()));
 }
 
 void GradientReduction::finish(InFlight& in_flight, ops::Context& compute) {
@@ -124,7 +129,7 @@ void GradientReduction::finish(InFlight& in_flight, ops::Context& compute) {
   const Tensor own = storage_.slice_gradients(in_flight.unit);
   if (in_flight.add) ops::add(compute, own, own, pool_slice(in_flight.unit));
   if (in_flight.last && group_.replicas != nullptr)
-    pending_.push_back(group_.replicas->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), DType::f32, op_,
+    pending_.push_back(group_.replicas->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), own.dtype(), op_,
                                                    compute.stream.record()));
   in_flight.unit = -1;
 }

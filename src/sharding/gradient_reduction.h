@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/context.h"
+#include "sharding/announced_memory.h"
 #include "sharding/comm_waits.h"
 #include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
@@ -13,7 +14,7 @@ namespace baleen {
 // Every stage sums each slice of UnitLayout in the same ring order (DESIGN.md decision 10), so all give the same bits:
 //   0     all-reduce of the unit, once a step                       every rank ends with the whole sum
 //   1     reduce-scatter, once a step                               each rank ends with the sum of its slice
-//   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps in fp32
+//   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps
 // Across replicas (HSDP) the owned slice is then all-reduced. Before that, the gradients of parameters of which other ranks of axis tp hold
 // copies, and computed parts, are summed over these; and at the end those of an embedding tied across pipeline stages.
 class GradientReduction {
@@ -44,9 +45,9 @@ class GradientReduction {
     bool last = false;  // of the step
   };
 
-  bool alone() const { return group_.reduce.size() == 1 && group_.replicas == nullptr; }
-  // The sums over copies of the unit's gradients, which begin at `gradients`.
-  Event sum_copies(int unit, float* gradients, Event filled);
+  bool alone() const { return group_.reduce.alone() && group_.replicas == nullptr; }
+  // The sums over copies of the unit's gradients, `gradients` [trainable elements].
+  Event sum_copies(int unit, const Tensor& gradients, Event filled);
   void sum_tied(ops::Context& compute);
   Event reduce_whole(int unit, Event filled);
   Event reduce_to_slice(int unit, Event filled);
@@ -62,6 +63,7 @@ class GradientReduction {
   std::vector<Event> pending_;
   std::vector<InFlight> in_flight_;    // one a slot of the pool
   std::vector<bool> slice_has_value_;  // a micro-step of this step has written the unit's slice
+  AnnouncedMemory announced_;
 };
 
 }  // namespace baleen

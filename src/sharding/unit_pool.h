@@ -33,6 +33,7 @@ class UnitPool {
   void clear();
   // The memory of the unit's slot, whoever owns it.
   void* memory(int unit) const { return slots_[static_cast<std::size_t>(slot(unit))].memory.data(); }
+  const Buffer& buffer(int slot) const { return slots_[static_cast<std::size_t>(slot)].memory; }
 
  private:
   struct Slot {

@@ -27,7 +27,8 @@ SliceRange intersection(SliceRange a, SliceRange b) {
 
 UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, const StorageOptions& options)
     : options_(options), descriptions_(std::move(units)) {
-  const auto compute_bytes = dtype_bytes(options.compute), state_bytes = dtype_bytes(options.state);
+  const auto compute_bytes = dtype_bytes(options.compute), state_bytes = dtype_bytes(options.state),
+             gradient_bytes = dtype_bytes(options.gradient);
   std::size_t weights = 0, gradients = 0, updated_elements = 0;
   std::vector<std::size_t> whole_weights, whole_gradients;
   for (int u = 0; u < static_cast<int>(descriptions_.size()); ++u) {
@@ -46,7 +47,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
     gradients += options.stage < 2 ? layout.trainable_elements() : slice(u).size();
     updated_elements += updated(u).size();
     whole_weights.push_back(layout.elements() * compute_bytes);
-    whole_gradients.push_back(layout.trainable_elements() * sizeof(float));
+    whole_gradients.push_back(layout.trainable_elements() * gradient_bytes);
   }
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
@@ -56,7 +57,7 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (options.stage == 3)
     weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
   if (options.kind != StorageKind::training) return;
-  gradients_ = device.allocate_shared("gradients", gradients * sizeof(float));
+  gradients_ = device.allocate_shared("gradients", gradients * gradient_bytes);
   if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
   if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
   Device& states = host_ != nullptr ? *host_ : device;
@@ -121,10 +122,10 @@ Tensor UnitStorage::weight(ParameterId id) const {
 }
 
 Tensor UnitStorage::gradient(ParameterId id) const {
-  if (options_.kind != StorageKind::training) return shaped(id, nullptr, DType::f32);
-  if (options_.stage < 2) return shaped(id, flat_gradients(id.unit).data(), DType::f32);
+  if (options_.kind != StorageKind::training) return shaped(id, nullptr, options_.gradient);
+  if (options_.stage < 2) return shaped(id, flat_gradients(id.unit).data(), options_.gradient);
   BALEEN_CHECK(gradient_pool_.holds(id.unit), "gradients without memory", parameter(id).name);
-  return shaped(id, gradient_pool_.memory(id.unit), DType::f32);
+  return shaped(id, gradient_pool_.memory(id.unit), options_.gradient);
 }
 
 Tensor UnitStorage::flat_weights(int unit) const {
@@ -134,13 +135,19 @@ Tensor UnitStorage::flat_weights(int unit) const {
 
 Tensor UnitStorage::flat_gradients(int unit) const {
   BALEEN_CHECK(options_.stage < 2, options_.stage);
-  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], DType::f32), layout(unit).trainable_elements(), DType::f32);
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient), layout(unit).trainable_elements(),
+                     options_.gradient);
 }
 
 Tensor UnitStorage::slice_gradients(int unit) const {
   const SliceRange range = slice(unit);
   if (options_.stage < 2) return flat_gradients(unit).rows(static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size()));
-  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], DType::f32), range.size(), DType::f32);
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient), range.size(), options_.gradient);
+}
+
+Tensor UnitStorage::pool_gradients(int unit) const {
+  BALEEN_CHECK(options_.stage >= 2, options_.stage);
+  return flat_tensor(gradient_pool_.memory(unit), layout(unit).trainable_elements(), options_.gradient);
 }
 
 Tensor UnitStorage::updated_gradients(int unit) const { return options_.stage == 0 ? flat_gradients(unit) : slice_gradients(unit); }
@@ -302,16 +309,13 @@ void UnitStorage::zero_gradients(Stream& stream) {
 
 void UnitStorage::begin_gradients(int unit, Stream& stream) {
   const auto index = static_cast<std::size_t>(unit);
-  if (copies_ == nullptr) {
-    for (std::size_t i = 0; i < unwritten_[index].size(); ++i) unwritten_[index][i] = descriptions_[index].parameters[i].trainable;
-    // Of another unit there may be something between the parameters, where nothing is ever added.
-    if (options_.stage >= 2)
-      for (const SliceRange gap : layout(unit).trainable_gaps())
-        stream.fill_zero(static_cast<float*>(gradient_pool_.memory(unit)) + gap.begin, gap.size() * sizeof(float));
-    return;
+  for (std::size_t i = 0; i < unwritten_[index].size(); ++i) unwritten_[index][i] = descriptions_[index].parameters[i].trainable;
+  if (options_.stage < 2) return;
+  // Of another unit there may be something between the parameters, where nothing is ever added.
+  for (const SliceRange gap : layout(unit).trainable_gaps()) {
+    const Tensor between = pool_gradients(unit).rows(static_cast<std::int64_t>(gap.begin), static_cast<std::int64_t>(gap.size()));
+    stream.fill_zero(between.data(), between.bytes());
   }
-  void* const all = options_.stage < 2 ? flat_gradients(unit).data() : gradient_pool_.memory(unit);
-  stream.fill_zero(all, layout(unit).trainable_elements() * sizeof(float));
 }
 
 bool UnitStorage::writes_first(ParameterId id) const {

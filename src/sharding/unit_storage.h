@@ -2,7 +2,7 @@
 // through it and keep no pointers, so that what lies behind a view can change owner, precision or place without a layer knowing.
 //
 // What a rank of `shards` holds of a unit's trainable elements (S. Rajbhandari et al., "ZeRO", arXiv 1910.02054, section 5):
-//   stage  weights          gradients (fp32)   master weights and moments
+//   stage  weights          gradients          master weights and moments
 //   0      all              all                all
 //   1      all              all                its slice
 //   2      all              its slice          its slice      full gradients only in a pool, one unit after another
@@ -35,6 +35,7 @@ struct StorageOptions {
   StorageKind kind = StorageKind::training;
   DType compute = DType::f32;  // of the weights that layers read
   DType state = DType::f32;    // of master weights and moments
+  DType gradient = DType::f32;  // of gradients, between ranks too
   int stage = 0;               // of ZeRO
   int shards = 1, shard = 0;
   bool offload = false;     // master weights and moments in host memory; the optimizer brings them over unit by unit
@@ -62,8 +63,8 @@ class UnitStorage {
   // Elements of what this rank's layout has.
   std::int64_t parameter_count() const;
 
-  // Views in the shape that this rank holds of the parameter: the weight in the compute dtype, the gradient in fp32. In stages whose pool holds them they are valid
-  // between needed and done (unit_access.h).
+  // Views in the shape that this rank holds of the parameter: the weight in the compute dtype, the gradient in the gradients' own. In stages whose pool holds them they
+  // are valid between needed and done (unit_access.h).
   Tensor weight(ParameterId id) const;
   Tensor gradient(ParameterId id) const;
 
@@ -83,6 +84,8 @@ class UnitStorage {
   // [slice] of the gradients, in every stage; [updated] of the others. updated_weights is in the compute dtype and the same memory as
   // master where there is no master apart.
   Tensor slice_gradients(int unit) const;
+  // All gradients of the unit, where the pool has them while they are used: stages 2 and 3.
+  Tensor pool_gradients(int unit) const;
   Tensor updated_gradients(int unit) const;
   Tensor updated_weights(int unit) const;
   Tensor master(int unit) const;
@@ -113,11 +116,11 @@ class UnitStorage {
   Tensor on_host(const Tensor& tensor, std::vector<std::byte>& memory) const;
   // Initial values: element i of a parameter depends on (seed, name, i) alone, so every layout starts from the same weights.
   void initialize_weights(std::uint64_t seed);
-  // Stages 0 and 1.
+  // In fact, not only in name: stages 0 and 1.
   void zero_gradients(Stream& stream);
 
-  // From begin_gradients on, the gradients of a unit are zeros to be added to. In host memory they are not written at once: a product that is
-  // the first to add to a gradient writes it instead, which saves a pass over the zeros and one over the sum. Whoever adds asks either
+  // From begin_gradients on, the gradients of a unit are zeros to be added to, but they are not written at once: a product that is the first
+  // to add to a gradient writes it instead, which saves a pass over the zeros and one over the sum. Whoever adds asks either
   // writes_first() and then writes all of the gradient, or takes gradient_to_add(). complete_gradients writes the zeros that are left.
   void begin_gradients(int unit, Stream& stream);
   bool writes_first(ParameterId id) const;
@@ -127,6 +130,9 @@ class UnitStorage {
   // Where full weights (stage 3) and full gradients (stages 2 and 3) of a unit are while they are used.
   UnitPool& weight_pool() { return weight_pool_; }
   UnitPool& gradient_pool() { return gradient_pool_; }
+  // The memory of all units' weights and gradients, as far as the rank keeps them between uses.
+  const Buffer& weight_buffer() const { return weights_; }
+  const Buffer& gradient_buffer() const { return gradients_; }
 
  private:
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;

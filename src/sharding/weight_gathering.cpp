@@ -10,7 +10,10 @@ WeightGathering::WeightGathering(const DataGroup& group, UnitStorage& storage, C
       waits_(waits),
       arrived_(static_cast<std::size_t>(storage.units())),
       waiting_(static_cast<std::size_t>(storage.units()), false),
-      in_use_(static_cast<std::size_t>(storage.weight_pool().slots()), false) {}
+      in_use_(static_cast<std::size_t>(storage.weight_pool().slots()), false) {
+  if (storage.stage() > 0) announced_.add(group.gather, storage.weight_buffer());
+  announced_.add(group.gather, storage.weight_pool());
+}
 
 WeightGathering::~WeightGathering() {
   bool aborted = false;
@@ -68,7 +71,7 @@ void WeightGathering::publish(Stream& compute) {
     for (std::size_t unit = 0; unit < waiting_.size(); ++unit) BALEEN_CHECK(!waiting_[unit], "weights were gathered and not used", unit);
     storage_.weight_pool().clear();
   }
-  if (storage_.stage() == 0 || storage_.stage() == 3 || group_.gather.size() == 1) return;
+  if (storage_.stage() == 0 || storage_.stage() == 3 || group_.gather.alone()) return;
   settle(compute);
   for (int unit = 0; unit < storage_.units(); ++unit) {
     const Tensor own = storage_.updated_weights(unit), all = storage_.flat_weights(unit);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/context.h"
+#include "sharding/announced_memory.h"
 #include "sharding/comm_waits.h"
 #include "sharding/data_group.h"
 #include "sharding/unit_storage.h"
@@ -38,6 +39,7 @@ class WeightGathering {
   std::vector<Event> arrived_;  // by unit
   std::vector<bool> waiting_;   // by unit: arrived_ has not been waited for
   std::vector<bool> in_use_;    // by slot of the pool
+  AnnouncedMemory announced_;
 };
 
 }  // namespace baleen

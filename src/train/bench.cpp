@@ -80,6 +80,7 @@ BenchResult bench_training(const Config& config, World& world, std::int64_t step
   result.pipeline = time_pipeline(engine);
   result.host_ms = median(host_ms);
   result.graph = training_step.replayed();
+  result.graph_nodes = training_step.graph_nodes();
   result.why_no_graph = training_step.why_no_graph();
   const double median_s = median(result.step_ms) / 1e3;
   result.tokens_per_s = static_cast<double>(config.training.global_batch_size * config.training.sequence_length) / median_s;

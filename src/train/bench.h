@@ -21,7 +21,8 @@ struct BenchResult {
   double comm_exposed_ms = 0;   // mean a step
   double host_ms = 0;           // median of what the host takes for a step: on a GPU, to enqueue it
   std::uint64_t host_waits = 0; // how often it waited for a GPU inside the timed steps
-  bool graph = false;           // whether the timed steps were replays of a graph
+  bool graph = false;           // whether the timed steps were replays of a graph, of so many nodes
+  std::size_t graph_nodes = 0;
   std::string why_no_graph;     // on a GPU
   std::optional<PipelineTiming> pipeline;  // of the last step
   std::size_t memory_peak_bytes = 0, memory_planned_bytes = 0;

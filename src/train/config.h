@@ -33,6 +33,7 @@ struct TrainingConfig {
   std::uint64_t seed = 1234;
   double gradient_clip = 1.0;  // 0: off
   std::string recompute = "none";
+  std::int64_t head_chunks = 0;  // of a micro-batch's logits; 0: automatic
   bool deterministic = false;
   std::string offload = "none";
   std::int64_t eval_every = 0;
@@ -98,7 +99,7 @@ struct Config {
   TrainingConfig training;
   double lr = 3e-4;
   AdamWConfig adamw;
-  std::string state_dtype = "fp32";
+  std::string state_dtype = "fp32", gradient_dtype = "fp32";
   LrScheduleConfig lr_schedule;
   ParallelismConfig parallelism;
   CommConfig comm;

@@ -132,6 +132,7 @@ void read_training(TomlSection& training, Config& config) {
   training.unsigned_integer("seed", t.seed);
   training.number("gradient_clip", t.gradient_clip, 0, infinity);
   training.choice("recompute", t.recompute, {"none", "selective", "full"});
+  training.integer("head_chunks", t.head_chunks, 0, std::int64_t{1} << 20);
   training.boolean("deterministic", t.deterministic);
   training.choice("offload", t.offload, {"none", "optimizer"});
   training.integer("eval_every", t.eval_every, 0, any_count);
@@ -147,6 +148,7 @@ void read_optimizer(TomlSection& optimizer, Config& config) {
   optimizer.number("eps", config.adamw.eps, 0, infinity);
   optimizer.number("weight_decay", config.adamw.weight_decay, 0, infinity);
   optimizer.choice("state_dtype", config.state_dtype, {"fp32", "bf16"});
+  optimizer.choice("gradient_dtype", config.gradient_dtype, {"fp32", "bf16"});
   optimizer.finish();
 }
 

@@ -17,6 +17,7 @@ StorageOptions storage_options(const EngineOptions& options, const EngineGroups&
   return {.kind = options.storage,
           .compute = options.compute,
           .state = options.state,
+          .gradient = options.gradient,
           .stage = options.zero,
           .shards = group.reduce.size(),
           .shard = group.reduce.rank(),
@@ -63,7 +64,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       rows_(tokens_.rows(options.micro_batch_size)),
       ring_(ring_attention(groups, sharding_.waits())),
       context_{*stream_, scratch_},
-      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, options.recompute) {
+      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, {options.recompute, options.head_chunks}) {
   if (options.threads > 0) ops::set_threads(options.threads);
   sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {

@@ -35,6 +35,8 @@ struct EngineOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
   std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
   bool overlap = true;                                   // communication runs beside computation
+  DType gradient = DType::f32;                           // of gradients
+  std::int64_t head_chunks = 0;                          // of a micro-batch's logits; 0: see layers/head_loss.h
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.
@@ -96,9 +98,11 @@ class Engine {
   // are no longer written by work on the device.
   void publish_weights() { sharding_.weights().publish(*stream_); }
   void settle_weights() {
-    sharding_.weights().settle(*stream_);
+    wait_for_weights();
     stream_->synchronize();
   }
+  // The same for what is enqueued from here on.
+  void wait_for_weights() { sharding_.weights().settle(*stream_); }
 
   // Of every action of the passes; it must live as long as the engine.
   void observe(PipelineObserver* observer) { observer_ = observer; }

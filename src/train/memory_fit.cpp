@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -36,22 +37,32 @@ std::string largest_allocations(const TrainingMemory& memory) {
   return rest == 0 ? table : table + fmt::format("\n    {:>8.2f} GiB  {} others", gib(rest), sorted.size() - most);
 }
 
+// Of a series, such as ever smaller micro-batches, the first that fits is enough.
+enum class Series { none, micro_batch, head_chunks };
+
 struct Change {
   std::string setting;
   std::function<void(EngineOptions&)> apply;
+  Series series = Series::none;
 };
 
 // Single changes that save memory, those that cost the least time first.
 std::vector<Change> possible_changes(const EngineOptions& options) {
   std::vector<Change> changes;
+  constexpr std::int64_t least_rows = 512;  // of a chunk: with fewer, adding to the table's gradient takes longer than the products
+  for (std::int64_t chunks = 4; chunks * least_rows <= options.micro_batch_size * options.sequence_length && chunks <= 16; chunks *= 2)
+    if (chunks > options.head_chunks)
+      changes.push_back({fmt::format("training.head_chunks = {}", chunks), [chunks](EngineOptions& o) { o.head_chunks = chunks; }, Series::head_chunks});
   for (std::int64_t micro = options.micro_batch_size; micro % 2 == 0;) {
     micro /= 2;
-    changes.push_back({fmt::format("training.micro_batch_size = {}", micro), [micro](EngineOptions& o) { o.micro_batch_size = micro; }});
+    changes.push_back({fmt::format("training.micro_batch_size = {}", micro), [micro](EngineOptions& o) { o.micro_batch_size = micro; }, Series::micro_batch});
   }
   if (options.recompute == Recompute::none)
     changes.push_back({"training.recompute = \"selective\"", [](EngineOptions& o) { o.recompute = Recompute::selective; }});
   if (options.recompute != Recompute::full)
     changes.push_back({"training.recompute = \"full\"", [](EngineOptions& o) { o.recompute = Recompute::full; }});
+  if (options.compute == DType::bf16 && options.gradient == DType::f32)
+    changes.push_back({"optimizer.gradient_dtype = \"bf16\"", [](EngineOptions& o) { o.gradient = DType::bf16; }});
   if (options.compute == DType::bf16 && options.state == DType::f32)
     changes.push_back({"optimizer.state_dtype = \"bf16\"", [](EngineOptions& o) { o.state = DType::bf16; }});
   if (!options.offload) changes.push_back({"training.offload = \"optimizer\"", [](EngineOptions& o) { o.offload = true; }});
@@ -61,23 +72,22 @@ std::vector<Change> possible_changes(const EngineOptions& options) {
 std::string what_would_fit(const EngineOptions& options, const EngineGroups& groups, Device& device, std::size_t available) {
   std::string fitting;
   EngineOptions all = options;
-  bool smaller_micro_batch = false;
+  std::set<Series> found;
   for (const Change& change : possible_changes(options)) {
     EngineOptions changed = options;
     change.apply(changed);
-    change.apply(all);
-    const bool of_micro_batch = changed.micro_batch_size != options.micro_batch_size;
-    if (of_micro_batch && smaller_micro_batch) continue;  // the largest that fits is enough
+    if (change.series != Series::head_chunks) change.apply(all);  // the smallest micro-batch has few logits
+    if (found.count(change.series) != 0) continue;
     const std::size_t bytes = training_memory(changed, groups, device).bytes;
     if (bytes > available) continue;
-    smaller_micro_batch = smaller_micro_batch || of_micro_batch;
+    if (change.series != Series::none) found.insert(change.series);
     fitting += fmt::format("\n    {} ({:.2f} GiB)", change.setting, gib(bytes));
   }
   if (!fitting.empty()) return "any of these would fit:" + fitting;
   const std::size_t bytes = training_memory(all, groups, device).bytes;
   if (bytes <= available)
     return fmt::format("no single setting is enough; together these fit ({:.2f} GiB): micro_batch_size = {}, recompute = \"full\"{}, offload = \"optimizer\"",
-                       gib(bytes), all.micro_batch_size, all.state == DType::bf16 ? ", state_dtype = \"bf16\"" : "");
+                       gib(bytes), all.micro_batch_size, all.state == DType::bf16 ? ", gradient_dtype = \"bf16\", state_dtype = \"bf16\"" : "");
   return "nothing fits on so few ranks: use more of them with parallelism.zero = 3, a shorter sequence_length or a smaller model";
 }
 

@@ -41,6 +41,10 @@ TrainingStep::TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const Batc
   if (!why_no_graph_.empty()) log::info("each step is enqueued anew, not recorded as a graph: {}", why_no_graph_);
 }
 
+bool TrainingStep::records_graphs() const {
+  return engine_.device().kind() == DeviceKind::gpu && why_no_graph_.empty();
+}
+
 std::string TrainingStep::reason_against_graphs() const {
   constexpr std::int64_t most_micro_batches = 64;  // a graph has hundreds of nodes for each
   const StorageOptions& storage = engine_.units().options();
@@ -97,13 +101,15 @@ void TrainingStep::enqueue_work(const Slot& slot, const HostBatch& batch) {
   Communicator& everyone = engine_.everyone();
   engine_.enqueue_gradients(batch);
   const Tensor &loss_sum = engine_.loss_sum(), squares(squares_.data(), DType::f64, {1});
-  if (everyone.size() > 1)
+  if (!everyone.alone())
     context.stream.wait(everyone.all_reduce(loss_sum.data(), loss_sum.data(), 1, DType::f64, ReduceOp::sum, context.stream.record()));
   sum_gradient_squares(context, engine_.group(), engine_.units(), squares);
 
   ops::decide_update(context, optimizer_.scalars(), loss_sum, squares, gradient_clip_);
   optimizer_.update(context);
   engine_.publish_weights();
+  // A graph ends with what it has begun, and waits for nothing that was begun before it.
+  if (records_graphs()) engine_.wait_for_weights();
 
   context.stream.copy(slot.sums.as<double>(), loss_sum.data(), sizeof(double));
   context.stream.copy(slot.sums.as<double>() + 1, squares.data(), sizeof(double));
@@ -111,17 +117,17 @@ void TrainingStep::enqueue_work(const Slot& slot, const HostBatch& batch) {
 
 void TrainingStep::enqueue_or_replay(Slot& slot, const HostBatch& batch) {
   Stream& stream = engine_.context().stream;
-  const bool graphs = stream.kind() == DeviceKind::gpu && why_no_graph_.empty();
-  if (graphs && methods_chosen_ && slot.graph == nullptr) {
+  if (records_graphs() && methods_chosen_ && slot.graph == nullptr) {
     try {
       slot.graph = capture(stream, [&] { enqueue_work(slot, batch); });
+      if (graph_nodes_ == 0) log::info("each step is replayed from here on as a graph of {} nodes", slot.graph->nodes());
     } catch (const Error& error) {
       why_no_graph_ = error.what();
       log::warning("each step is enqueued anew from here on, it could not be recorded as a graph: {}", error.what());
     }
   }
-  replayed_ = slot.graph != nullptr;
-  replayed_ ? slot.graph->replay(stream) : enqueue_work(slot, batch);
+  graph_nodes_ = slot.graph == nullptr ? 0 : slot.graph->nodes();
+  replayed() ? slot.graph->replay(stream) : enqueue_work(slot, batch);
   methods_chosen_ = true;
 }
 

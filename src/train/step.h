@@ -62,7 +62,9 @@ class TrainingStep {
   StepResult take();
 
   // Whether the last step that was enqueued was a graph; where a GPU's steps never will be, the reason.
-  bool replayed() const { return replayed_; }
+  bool replayed() const { return graph_nodes_ > 0; }
+  // The kernels, copies and fills of that graph; 0 where it was none.
+  std::size_t graph_nodes() const { return graph_nodes_; }
   const std::string& why_no_graph() const { return why_no_graph_; }
 
   // Both, for one step; nothing where any rank has `stop` set.
@@ -83,6 +85,7 @@ class TrainingStep {
   };
 
   HostBatch fill(Slot& slot, std::int64_t step);
+  bool records_graphs() const;
   std::string reason_against_graphs() const;
   // From the batch in the slot to the sums in it.
   void enqueue_work(const Slot& slot, const HostBatch& batch);
@@ -102,7 +105,8 @@ class TrainingStep {
   std::array<Slot, 2> slots_;
   Buffer squares_;  // [1] fp64
   std::string why_no_graph_;
-  bool methods_chosen_ = false, replayed_ = false;
+  bool methods_chosen_ = false;
+  std::size_t graph_nodes_ = 0;
   std::deque<Pending> pending_;
 };
 

@@ -95,10 +95,11 @@ struct Difference {
 };
 
 Difference compare(const Tensor& gradient, const float* reference) {
-  const float* values = gradient.as<float>();
+  const bool half = gradient.dtype() == DType::bf16;
   Difference sums;
   for (std::int64_t i = 0; i < gradient.elements(); ++i) {
-    const double delta = static_cast<double>(values[i]) - reference[i];
+    const float value = half ? to_float(gradient.as<BFloat16>()[i]) : gradient.as<float>()[i];
+    const double delta = static_cast<double>(value) - reference[i];
     sums.difference += delta * delta;
     sums.reference += static_cast<double>(reference[i]) * reference[i];
   }
@@ -184,7 +185,7 @@ Reference run_reference(const Config& config, const std::shared_ptr<Device>& dev
   EngineOptions options = training_engine_options(config, device);
   std::vector<std::byte> memory;
   options.zero = 0;
-  options.compute = DType::f32;
+  options.compute = options.gradient = DType::f32;
   {
     Engine engine(options, alone);
     reference.measured = run_layout(engine, config, batch);
@@ -193,7 +194,8 @@ Reference run_reference(const Config& config, const std::shared_ptr<Device>& dev
       reference.gradients.emplace_back(gradient.as<float>(), gradient.as<float>() + gradient.elements());
     }
   }
-  options.compute = training_engine_options(config, device).compute;
+  options = training_engine_options(config, device);
+  options.zero = 0;
   if (options.compute == DType::f32) return reference;
   Engine engine(options, alone);
   const Measured measured = run_layout(engine, config, batch);

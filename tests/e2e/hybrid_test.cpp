@@ -123,6 +123,13 @@ TEST_F(Hybrid, VerifyProvesLayoutsOfFourRanks) {
   EXPECT_EQ(result.out.find("BAD"), std::string::npos) << result.out;
 }
 
+TEST_F(Hybrid, VerifyHoldsGradientsOfHalvesToTheirBounds) {
+  const CommandResult result = run_baleen({"verify", folder / "config.toml", "--ranks", "4", "--set", "training.dtype=bf16", "--set",
+                                           "optimizer.gradient_dtype=bf16", "--layouts", "dp=4;dp=2,zero=3,tp=2;pp=2,cp=2;replicate=2,dp=2,zero=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.error;
+  EXPECT_EQ(result.out.find("BAD"), std::string::npos) << result.out;
+}
+
 TEST_F(Hybrid, DoctorPrintsTheGridOfALayout) {
   const CommandResult result = run_baleen({"doctor", "--layout", "pp=2,dp=2,tp=2"});
   EXPECT_EQ(result.exit_code, 0) << result.error;

@@ -41,6 +41,21 @@ TEST_F(Sharding, ARunGoesOnInAnotherLayout) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(moved[i], whole[i], 1e-5) << i;
 }
 
+// A checkpoint has no gradients: it goes on with either kind.
+TEST_F(Sharding, ARunGoesOnWithGradientsOfAnotherPrecision) {
+  const auto more = [&](const std::string& dtype) {
+    return std::vector<std::string>{"--set", "training.dtype=bf16", "--set", "optimizer.gradient_dtype=" + dtype, "--set", "training.head_chunks=2"};
+  };
+  ASSERT_EQ(train("whole", steps(12, "2", "1", more("fp32"))).exit_code, 0);
+  ASSERT_EQ(train("moved", steps(4, "2", "1", more("fp32"))).exit_code, 0);
+  const CommandResult half = train("moved", steps(8, "2", "3", more("bf16")));
+  ASSERT_EQ(half.exit_code, 0) << half.error;
+  ASSERT_EQ(train("moved", steps(12, "1", "0", more("fp32"))).exit_code, 0);
+  const std::vector<double> whole = losses("whole"), moved = losses("moved");
+  ASSERT_EQ(moved.size(), 12u);
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(moved[i], whole[i], 0.01 * whole[i]) << i;
+}
+
 TEST_F(Sharding, ReshardRewritesACheckpoint) {
   ASSERT_EQ(train("run", steps(6, "2", "1")).exit_code, 0);
   const CommandResult resharded = run_baleen({"checkpoint", "reshard", folder / "run", "--ranks", "3"});
@@ -63,6 +78,9 @@ TEST_F(Sharding, BadLayoutsAreRefusedByName) {
   const CommandResult state = train("bad", {"--set", "optimizer.state_dtype=bf16"});
   EXPECT_EQ(state.exit_code, 2);
   EXPECT_NE(state.error.find("training.dtype = \"bf16\""), std::string::npos) << state.error;
+  const CommandResult gradient = train("bad", {"--set", "optimizer.gradient_dtype=bf16"});
+  EXPECT_EQ(gradient.exit_code, 2);
+  EXPECT_NE(gradient.error.find("optimizer.gradient_dtype = \"fp32\""), std::string::npos) << gradient.error;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/shm/shm_world.h"
 #include "device/gpu.h"
+#include "parallel/small_training.h"
 
 namespace baleen {
 namespace {
@@ -208,6 +209,80 @@ TEST_P(Nccl, ARankThatDoesNotComeEndsTheWaitWithinTheDeadline) {
         }
       },
       std::chrono::milliseconds(2000));
+}
+
+struct OneRankRun {
+  std::vector<double> losses, norms;
+  std::vector<std::size_t> nodes;  // of each step's graph; 0: it was none
+  std::size_t units = 0;
+};
+
+OneRankRun train_alone(const std::string& backend, ReduceOp op, int zero) {
+  using namespace testing;
+  OneRankRun out;
+  auto world = std::move(create_thread_worlds(1, patience).front());
+  Training training;
+  training.op = op;
+  training.layout.zero = zero;
+  training.micro_batch = 4;
+  EngineOptions options = training.engine_options();
+  options.device = create_gpu_device(0, {.deterministic = true});
+  const auto axis = for_gpu_buffers(world->create_communicator({0}, "one"), *options.device, {backend, patience});
+  Engine engine(options, *axis);
+  engine.units().initialize_weights(11);
+  out.units = static_cast<std::size_t>(engine.units().units());
+  AdamWOptimizer optimizer({.seed = 3}, engine.device(), engine.units());
+  const UnevenBatches batches;
+  TrainingStep step(engine, optimizer, batches, {LrScheduleKind::constant, 1e-3, 0, 0, 100, 0.1}, 1.0);
+  for (std::int64_t s = 1; s <= 6; ++s) {
+    const auto result = step.run(s, false);
+    out.losses.push_back(result->loss);
+    out.norms.push_back(result->grad_norm);
+    out.nodes.push_back(step.graph_nodes());
+  }
+  return out;
+}
+
+// For one rank the library's sum in place is nothing, its average a kernel: the graphs differ by one for each unit's gradients.
+TEST(NcclOneRank, TheStepsGraphHoldsItsCollectives) {
+  std::string why;
+  if (!gpu_available() || nccl_version(why).empty()) GTEST_SKIP() << "no GPU or no NCCL here";
+  for (const int zero : {0, 1}) {
+    const OneRankRun plain = train_alone("auto", ReduceOp::sum, zero), sums = train_alone("nccl", ReduceOp::sum, zero),
+                     means = train_alone("nccl", ReduceOp::avg, zero);
+    for (std::size_t s = 0; s < plain.nodes.size(); ++s) {
+      EXPECT_EQ(plain.nodes[s] > 0, s > 0) << s;
+      EXPECT_EQ(sums.nodes[s], plain.nodes[s]) << s;
+      EXPECT_EQ(means.nodes[s], s > 0 ? sums.nodes[s] + means.units : 0) << s;
+    }
+    EXPECT_EQ(sums.losses, plain.losses);
+    EXPECT_EQ(sums.norms, plain.norms);
+    EXPECT_EQ(means.losses, plain.losses);
+    EXPECT_EQ(means.norms, plain.norms);
+  }
+}
+
+TEST(NcclOneRank, MemoryOfTheGpuAloneIsRegistered) {
+  std::string why;
+  if (!gpu_available() || nccl_version(why).empty()) GTEST_SKIP() << "no GPU or no NCCL here";
+  auto world = std::move(create_thread_worlds(1, patience).front());
+  const auto device = create_gpu_device(0), pinned = create_pinned_host();
+  const auto axis = for_gpu_buffers(world->create_communicator({0}, "one"), *device, {"nccl", patience});
+  const auto stream = device->create_stream();
+  Buffer here = device->allocate("here", 1 << 22), there = pinned->allocate("there", 1 << 22);
+  std::vector<float> ordinary(1024);
+  EXPECT_EQ(axis->announce(there.data(), there.bytes()), nullptr);
+  EXPECT_EQ(axis->announce(ordinary.data(), ordinary.size() * sizeof(float)), nullptr);
+  EXPECT_EQ(axis->announce(nullptr, 0), nullptr);
+  for (int times = 0; times < 2; ++times) {  // again, once it has ended
+    const auto announced = axis->announce(here.data(), here.bytes());
+    ASSERT_NE(announced, nullptr);
+    stream->wait(axis->all_reduce(here.data(), here.data(), here.bytes() / sizeof(float), DType::f32, ReduceOp::avg, stream->record()));
+    stream->synchronize();
+  }
+  // An aborted communicator has let go of what it knew.
+  const auto late = axis->announce(here.data(), here.bytes());
+  axis->abort("a test");
 }
 
 TEST(NcclRefusals, TwoRanksOnOneGpu) {

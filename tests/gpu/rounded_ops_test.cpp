@@ -13,6 +13,7 @@
 #include "ops/layer_norm.h"
 #include "ops/matmul.h"
 #include "ops/matmul_gelu.h"
+#include "ops/matmul_swiglu.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
@@ -215,7 +216,7 @@ TEST_F(GpuRoundedOps, Embedding) {
 }
 
 TEST_F(GpuRoundedOps, CrossEntropy) {
-  for (const auto& [rows, columns] : Sizes{{1, 2}, {5, 7}, {67, 257}, {40, 50264}, {600, 1024}}) {
+  for (const auto& [rows, columns] : Sizes{{1, 2}, {5, 7}, {67, 257}, {40, 50264}, {600, 1024}, {4, 128256}, {3, 151936}, {2, 151937}}) {
     const std::int64_t n = rows, v = columns;
     const Floats logits = random_rounded(n * v, 3.0f), scale{0.37f};
     auto targets = random_indices(n, v);
@@ -284,6 +285,29 @@ TEST_F(GpuRoundedOps, MatmulWithBiasAndGelu) {
   }
 }
 
+// The last runs in the kernels that do both, where the build has them: rows and columns that no tile divides.
+TEST_F(GpuRoundedOps, MatmulWithSwiglu) {
+  for (const auto& [rows, columns] : Sizes{{95, 7}, {64, 48}, {2100, 2056}}) {
+    const std::int64_t m = rows, f = columns, k = 72;
+    const Floats a = random_rounded(m * k), b = random_rounded(2 * f * k, 0.2f), d = random_rounded(m * k),
+                 weight = random_rounded(k * f, 0.2f), x = random_rounded(m * 2 * f, 2.0f);
+    compare(
+        [&](Side& side) {
+          const Tensor left = side.put_rounded(a, {m, k}), right = side.put_rounded(b, {2 * f, k}), there = side.put_rounded(x, {m, 2 * f});
+          const Tensor out = side.poisoned_rounded({m, f}), gate_up = side.poisoned_rounded({m, 2 * f}),
+                       room = side.poisoned_rounded({m, f}), d_gate_up = side.poisoned_rounded({m, 2 * f});
+          side.run([&](Context& context) {
+            ops::matmul_swiglu(context, out, gate_up, left, ops::Matrix(right).transpose());
+            ops::matmul_swiglu_backward(context, d_gate_up, room, side.put_rounded(d, {m, k}), side.put_rounded(weight, {k, f}), there);
+          });
+          // The activation's input is rounded before, or the gradient of its output.
+          return std::vector<Result>{
+              {side.get_floats(gate_up)}, {side.get_floats(out), true, 1.5}, {side.get_floats(d_gate_up), true, 1.5}};
+        },
+        "matmul with SwiGLU " + std::to_string(m) + " x " + std::to_string(f));
+  }
+}
+
 TEST_F(GpuRoundedOps, BothGradientsOfANorm) {
   for (const auto& [rows, columns] : row_sizes) {
     const std::int64_t r = rows, c = columns;
@@ -312,26 +336,93 @@ TEST_F(GpuRoundedOps, BothGradientsOfANorm) {
   }
 }
 
+// Gradients kept in bf16: what was there and the sum are added in fp32 and rounded once.
+TEST_F(GpuRoundedOps, GradientsOfHalvesAreRoundedOnce) {
+  for (const auto& [rows, columns] : Sizes{{37, 64}, {20, 131}, {1000, 2048}, {517, 1051}, {9, 5000}}) {
+    const std::int64_t r = rows, c = columns, vocabulary = 13;
+    const Floats x = random_rounded(r * c), weight = random_rounded(c), d_out = random_rounded(r * c), before = random_rounded(c),
+                 table = random_rounded(vocabulary * c);
+    auto ids = random_indices(r, vocabulary);
+    for (std::size_t i = 0; i < ids.size(); i += 2) ids[i] = 5;
+    expect_rounded_equal(
+        [&](Side& side) {
+          const Tensor there = side.put_rounded(x, {r, c}), weights = side.put_rounded(weight, {c}), d = side.put_rounded(d_out, {r, c}),
+                       out = side.poisoned_rounded({r, c}), d_x = side.poisoned_rounded({r, c}), mean = side.poisoned({r}), rstd = side.poisoned({r});
+          std::vector<Tensor> gradients;
+          for (int i = 0; i < 8; ++i) gradients.push_back(side.put_rounded(before, {c}));
+          const Tensor d_table = side.put_rounded(table, {vocabulary, c});
+          side.run([&](Context& context) {
+            ops::rms_norm_forward(context, out, Tensor(), rstd, there, Tensor(), weights, 1e-5f);
+            ops::rms_norm_backward_weight(context, gradients[0], d, there, rstd);
+            ops::rms_norm_backward(context, d_x, gradients[1], d, Tensor(), there, rstd, weights);
+            ops::layer_norm_forward(context, out, Tensor(), mean, rstd, there, Tensor(), weights, weights, 1e-5f);
+            ops::layer_norm_backward_weight(context, gradients[2], gradients[3], d, there, mean, rstd);
+            ops::layer_norm_backward(context, d_x, gradients[4], gradients[5], d, Tensor(), there, mean, rstd, weights);
+            ops::bias_backward(context, gradients[6], d, c);
+            ops::embedding_backward(context, d_table, d, side.put(ids, {r}));
+          });
+          std::vector<Result> results;
+          for (int i = 0; i < 7; ++i) results.push_back({side.get_floats(gradients[static_cast<std::size_t>(i)])});
+          results.push_back({side.get_floats(d_table)});
+          return results;
+        },
+        "gradients of halves " + std::to_string(r) + " x " + std::to_string(c));
+  }
+}
+
+// A long sum into few elements, which the library would like to cut: its parts are not rounded.
+TEST_F(GpuRoundedOps, ALongSumOfHalvesIsRoundedOnce) {
+  for (const auto& [columns, k] : Sizes{{48, 20000}, {256, 16384}, {1536, 8192}}) {
+    const std::int64_t m = 64, n = columns, depth = k;
+    const Floats a = random_rounded(depth * m), b = random_rounded(depth * n), before = random_rounded(m * n, 50.0f);
+    expect_rounded_equal(
+        [&](Side& side) {
+          const Tensor left = side.put_rounded(a, {depth, m}), right = side.put_rounded(b, {depth, n});
+          const Tensor written = side.poisoned_rounded({m, n}), added = side.put_rounded(before, {m, n});
+          side.run([&](Context& context) {
+            ops::matmul(context, written, ops::Matrix(left).transpose(), right);
+            ops::matmul(context, added, ops::Matrix(left).transpose(), right, /*accumulate=*/true);
+          });
+          return std::vector<Result>{{side.get_floats(written)}, {side.get_floats(added)}};
+        },
+        "a sum of " + std::to_string(depth) + " into " + std::to_string(m) + " x " + std::to_string(n));
+  }
+}
+
+TEST_F(GpuRoundedOps, SumOfSquaresOfHalves) {
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{4097}, std::int64_t{1000000}}) {
+    const Floats values = random_rounded(count);
+    std::vector<double> sums;
+    for (Side* side : {cpu.get(), gpu.get()}) {
+      side->precision = DType::bf16;
+      const Tensor sum = side->put(std::vector<double>{2.0}, {1}), there = side->put_rounded(values, {count});
+      side->run([&](Context& context) { ops::sum_of_squares(context, sum, there); });
+      sums.push_back(side->get<double>(sum)[0]);
+    }
+    EXPECT_NEAR(sums[1], sums[0], 1e-12 * sums[0]) << count << ", seed " << seed;
+  }
+}
+
 TEST_F(GpuRoundedOps, AdamWInEveryPrecision) {
   const std::int64_t count = 10007;
-  const Floats w = random_rounded(count), g = random(count), m = random_rounded(count, 0.1f);
+  const Floats w = random_rounded(count), g = random_rounded(count), m = random_rounded(count, 0.1f);
   Floats v = random(count, 0.1f), scalars{1e-2f, 0.19f, 0.0975f, 0.7f, 3.0f};
   for (float& value : v) value = to_float(to_bfloat16(value * value));
   scalars.resize(ops::adamw_scalars);
   for (const DType master : {DType::f32, DType::bf16})
     for (const DType state : {DType::f32, DType::bf16})
-      for (const std::uint64_t first : {0, 3}) {
+      for (const auto& [gradient, first] : {std::pair(DType::f32, 0u), std::pair(DType::f32, 3u), std::pair(DType::bf16, 0u), std::pair(DType::bf16, 3u)}) {
         std::vector<std::vector<Floats>> results;
         for (Side* side : {cpu.get(), gpu.get()}) {
           const auto put = [&](const Floats& values, DType dtype) {
             side->precision = dtype;
             return side->put_rounded(values, {count});
           };
-          const Tensor weights = put(w, master), first_moment = put(m, state), second_moment = put(v, state);
+          const Tensor weights = put(w, master), first_moment = put(m, state), second_moment = put(v, state), gradients = put(g, gradient);
           side->precision = DType::bf16;
           const Tensor rounded = side->poisoned_rounded({count});
           side->run([&](Context& context) {
-            ops::adamw(context, {weights, rounded, side->put(g, {count}), first_moment, second_moment},
+            ops::adamw(context, {weights, rounded, gradients, first_moment, second_moment},
                        side->put(scalars, {ops::adamw_scalars}), {0.9f, 0.95f, 1e-8f, 0.1f}, {5, 77, first});
           });
           results.push_back(

@@ -36,8 +36,10 @@ ModelConfig make_config(const char* preset, const Sizes& sizes) {
 class Model {
  public:
   Model(Side& side, const ModelConfig& config, std::int64_t batch, std::int64_t length, const std::vector<Floats>& weights,
-        const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& targets)
-      : side_(side), units_(side.device(), model_units(config), StorageOptions{.compute = side.precision}), stage_(config, units_) {
+        const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& targets, DType gradient)
+      : side_(side),
+        units_(side.device(), model_units(config), StorageOptions{.compute = side.precision, .gradient = gradient}),
+        stage_(config, units_) {
     const std::int64_t tokens = batch * length, half = rope_columns(config);
     const RopeTable table = make_rope_table(config, length);
     std::vector<std::int32_t> positions;
@@ -76,7 +78,7 @@ class Model {
   std::vector<Floats> results() {
     std::vector<Floats> all{{static_cast<float>(side_.get<double>(loss_)[0])}, {static_cast<float>(side_.get<double>(squares_)[0])}};
     for (const ParameterId id : units_.parameters()) {
-      all.push_back(side_.get(units_.gradient(id)));
+      all.push_back(side_.get_floats(units_.gradient(id)));
       all.push_back(side_.get(master(id)));
     }
     return all;
@@ -97,12 +99,13 @@ class Model {
   void enqueue_step(ops::Context& context, Arena& saved) {
     const LayerContext layers{context, units_, saved};
     const Arena::Scope scope(saved);
-    units_.zero_gradients(context.stream);
+    for (int unit = 0; unit < units_.units(); ++unit) units_.begin_gradients(unit, context.stream);
     context.stream.fill_zero(loss_.data(), loss_.bytes());
     context.stream.fill_zero(squares_.data(), squares_.bytes());
     WholeUnits access;
     const Stage::Saved forward = stage_.forward(layers, batch_, access);
     stage_.backward(layers, batch_, forward, {loss_, gradient_scale_}, access);
+    for (int unit = 0; unit < units_.units(); ++unit) units_.complete_gradients(unit, context.stream);
     for (int unit = 0; unit < units_.units(); ++unit) ops::sum_of_squares(context, squares_, units_.flat_gradients(unit));
     for (const ParameterId id : units_.parameters()) {
       const std::int64_t count = units_.parameter(id).elements();
@@ -146,9 +149,9 @@ class GpuStage : public OnBothDevices {
   template <class Compare>
   void run(const ModelConfig& config, std::int64_t batch, std::int64_t length, float deviation, const Compare& compare) {
     const Inputs in = random_inputs(config, batch * length, deviation);
-    Model reference(*cpu, config, batch, length, in.weights, in.ids, in.targets),
-        eager(*gpu, config, batch, length, in.weights, in.ids, in.targets),
-        replayed(*gpu, config, batch, length, in.weights, in.ids, in.targets);
+    Model reference(*cpu, config, batch, length, in.weights, in.ids, in.targets, DType::f32),
+        eager(*gpu, config, batch, length, in.weights, in.ids, in.targets, gradient),
+        replayed(*gpu, config, batch, length, in.weights, in.ids, in.targets, gradient);
     std::unique_ptr<Graph> graph;
     for (int step = 1; step <= steps; ++step) {
       for (Model* model : {&reference, &eager, &replayed}) model->set_step(step);
@@ -188,6 +191,8 @@ class GpuStage : public OnBothDevices {
     });
   }
 
+  DType gradient = DType::f32;  // on the GPU
+
   // Gradients that are zero but for rounding (a key bias's) are held to the scale of the embedding's.
   static constexpr double zero_gradient = 1e-7;
   static double norm(const Floats& values) { return distance(values, Floats(values.size(), 0.0f)); }
@@ -226,7 +231,16 @@ TEST_F(GpuStage, EveryFamily) {
 }
 
 TEST_F(GpuStage, RoundedOneBlockOfOddSizes) {
-  run_rounded(make_config("llama-30m", {1, 20, 36, 6, 2, 6, 19, false}), 2, 13);
+  for (const DType each : {DType::f32, DType::bf16}) {
+    gradient = each;
+    run_rounded(make_config("llama-30m", {1, 20, 36, 6, 2, 6, 19, false}), 2, 13);
+  }
+}
+TEST_F(GpuStage, RoundedEveryFamilyWithGradientsOfHalves) {
+  gradient = DType::bf16;
+  run_rounded(make_config("llama-30m", {2, 512, 1408, 8, 2, 64, 1000, false}), 2, 200);
+  run_rounded(make_config("qwen2.5-0.5b", {2, 896, 1200, 14, 2, 64, 1003, true}), 2, 128);
+  run_rounded(make_config("gpt2-124m", {2, 384, 1536, 6, 6, 64, 509, true}), 2, 128);
 }
 TEST_F(GpuStage, RoundedEveryFamily) {
   run_rounded(make_config("llama-30m", {3, 512, 1408, 8, 2, 64, 1000, false}), 2, 200);

@@ -18,6 +18,14 @@ class OneRank {
   }
   Engine& engine() { return engine_; }
   TrainingStep& step() { return step_; }
+  void poison_gradients() {
+    for (const ParameterId id : engine_.units().parameters()) {
+      const Tensor gradient = engine_.units().gradient(id);
+      const std::vector<std::byte> ones(gradient.bytes(), std::byte{0xff});
+      engine_.context().stream.copy(gradient.data(), ones.data(), ones.size());
+      engine_.context().stream.synchronize();
+    }
+  }
   Parameters weights() {
     Parameters all;
     std::vector<std::byte> memory;
@@ -43,6 +51,9 @@ class OneRank {
   TrainingStep step_;
 };
 
+// Of computation and of gradients.
+constexpr std::pair<DType, DType> precisions[] = {{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}};
+
 constexpr LrSchedule constant{LrScheduleKind::constant, 1e-3, 0, 0, 100, 0.1};
 
 struct Numbers {
@@ -57,8 +68,9 @@ class GpuTrainingStep : public ::testing::Test {
   void SetUp() override {
     if (!gpu_available()) GTEST_SKIP() << list_gpus().why_none;
   }
+  // `poison`: before each step all gradients become NaN.
   static Numbers run(const Training& training, const std::shared_ptr<Device>& device, std::int64_t steps,
-                     StepGraphs graphs = StepGraphs::where_possible) {
+                     StepGraphs graphs = StepGraphs::where_possible, bool poison = false) {
     Numbers result;
     run_ranks(1, [&](World& world) {
       OneRank rank(world, training, device, constant, graphs);
@@ -69,6 +81,7 @@ class GpuTrainingStep : public ::testing::Test {
         result.norms.push_back(taken.grad_norm);
       };
       for (std::int64_t step = 1; step <= steps; ++step) {
+        if (poison) rank.poison_gradients();
         const std::uint64_t before = host_waits(*device);
         ASSERT_TRUE(rank.step().enqueue(step, false));
         result.replayed.push_back(rank.step().replayed());
@@ -98,8 +111,8 @@ TEST_F(GpuTrainingStep, OnlyEnqueuesAndAgreesWithTheCpu) {
 TEST_F(GpuTrainingStep, DeterministicMeansTheSameBitsTwice) {
   Training training;
   training.micro_batch = 4;
-  for (const DType compute : {DType::f32, DType::bf16}) {
-    training.compute = compute;
+  for (const auto& [compute, gradient] : precisions) {
+    training.compute = compute, training.gradient = gradient;
     const Numbers first = run(training, gpu(true), 10), second = run(training, gpu(true), 10);
     EXPECT_EQ(first.losses, second.losses);
     EXPECT_EQ(first.norms, second.norms);
@@ -110,8 +123,8 @@ TEST_F(GpuTrainingStep, DeterministicMeansTheSameBitsTwice) {
 TEST_F(GpuTrainingStep, GraphsGiveTheBitsOfStepsEnqueuedAnew) {
   Training training;
   training.micro_batch = 2;
-  for (const DType compute : {DType::f32, DType::bf16}) {
-    training.compute = compute;
+  for (const auto& [compute, gradient] : precisions) {
+    training.compute = compute, training.gradient = gradient;
     const Numbers graphs = run(training, gpu(true), 9), anew = run(training, gpu(true), 9, StepGraphs::never);
     EXPECT_EQ(graphs.losses, anew.losses);
     EXPECT_EQ(graphs.norms, anew.norms);
@@ -122,6 +135,20 @@ TEST_F(GpuTrainingStep, GraphsGiveTheBitsOfStepsEnqueuedAnew) {
       EXPECT_FALSE(anew.replayed[i]) << i;
     }
   }
+}
+
+// Whoever is the first to add to a gradient writes it; a table of whole 64 rows takes part as it is, another as a padded copy.
+TEST_F(GpuTrainingStep, DoesNotReadTheGradientsOfTheStepBefore) {
+  ModelConfig aligned = small_llama();
+  aligned.vocab_size = 64;
+  for (const ModelConfig& model : {aligned, untied_llama(), small_gpt2(), small_qwen3()})
+    for (const auto& [compute, gradient] : precisions) {
+      const Training training{.model = model, .micro_batch = 4, .compute = compute, .gradient = gradient};
+      const Numbers clean = run(training, gpu(true), 4), poisoned = run(training, gpu(true), 4, StepGraphs::where_possible, true);
+      EXPECT_EQ(poisoned.losses, clean.losses) << model.architecture;
+      EXPECT_EQ(poisoned.norms, clean.norms) << model.architecture;
+      EXPECT_EQ(poisoned.weights, clean.weights) << model.architecture;
+    }
 }
 
 TEST_F(GpuTrainingStep, OffloadedStatesGiveTheSameBits) {

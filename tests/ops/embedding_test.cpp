@@ -36,8 +36,10 @@ TEST(Embedding, BackwardAddsEachIdsRowsInOrderForAnyNumberOfThreads) {
   const Array before = Array::normal(2, vocabulary * columns);
   const auto run = [&](int threads) {
     const ThreadsScope scope(threads);
+    const Workspace sorted(cpu::embedding_backward_workspace(tokens));
     Array d_table = before;
-    cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.tensor({tokens, columns}), Tensor(ids.data(), DType::i32, {tokens}));
+    cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.tensor({tokens, columns}), Tensor(ids.data(), DType::i32, {tokens}),
+                            sorted.data());
     return d_table;
   };
   const Array one = run(1), two = run(2);
@@ -60,7 +62,8 @@ TEST(Embedding, AgreesWithPyTorch) {
   std::vector<std::int32_t> ids = golden.integers("ids");
   const Tensor id_tensor(ids.data(), DType::i32, {10});
   cpu::embedding_forward(out.tensor({10, 11}), id_tensor, table.tensor({6, 11}));
-  cpu::embedding_backward(d_table.tensor({6, 11}), d_out.tensor({10, 11}), id_tensor);
+  const Workspace sorted(cpu::embedding_backward_workspace(10));
+  cpu::embedding_backward(d_table.tensor({6, 11}), d_out.tensor({10, 11}), id_tensor, sorted.data());
   EXPECT_LE(relative_error(out, golden.want("out")), fp32_bound);
   EXPECT_LE(relative_error(d_table, golden.want("d_table")), fp32_bound);
 }
@@ -75,20 +78,22 @@ TEST(Embedding, AnAbsentIdGivesZerosAndTakesNoGradient) {
     EXPECT_EQ(out[3 + i], table[6 + i]);
   }
   const Array before = table;
-  cpu::embedding_backward(table.tensor({4, 3}), d_out.tensor({2, 3}), id_tensor);
+  const Workspace sorted(cpu::embedding_backward_workspace(2));
+  cpu::embedding_backward(table.tensor({4, 3}), d_out.tensor({2, 3}), id_tensor, sorted.data());
   for (std::int64_t i = 0; i < 12; ++i) EXPECT_EQ(table[i], before[i] + (i / 3 == 2 ? d_out[3 + i % 3] : 0.0f)) << i;
 }
 
 TEST(Embedding, RefusesIdsOutsideTheTableAndTakesNone) {
   Array table(12), out(3), nothing(0);
+  const Workspace sorted(cpu::embedding_backward_workspace(1));
   for (const std::int32_t bad : {-2, 4, -100}) {
     std::int32_t id = bad;
     const Tensor ids(&id, DType::i32, {1});
     EXPECT_THROW(cpu::embedding_forward(out.tensor({1, 3}), ids, table.tensor({4, 3})), Error) << bad;
-    EXPECT_THROW(cpu::embedding_backward(table.tensor({4, 3}), out.tensor({1, 3}), ids), Error) << bad;
+    EXPECT_THROW(cpu::embedding_backward(table.tensor({4, 3}), out.tensor({1, 3}), ids, sorted.data()), Error) << bad;
   }
   cpu::embedding_forward(nothing.tensor({0, 3}), Tensor(nullptr, DType::i32, {0}), table.tensor({4, 3}));
-  cpu::embedding_backward(table.tensor({4, 3}), nothing.tensor({0, 3}), Tensor(nullptr, DType::i32, {0}));
+  cpu::embedding_backward(table.tensor({4, 3}), nothing.tensor({0, 3}), Tensor(nullptr, DType::i32, {0}), nullptr);
 }
 
 }  // namespace

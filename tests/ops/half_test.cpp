@@ -1,4 +1,5 @@
 // Every operation in bf16 against itself in fp32 on the same inputs: it computes in fp32 and rounds each result once.
+#include "ops/adamw.h"
 #include "ops/attention.h"
 #include "ops/attention_reference.h"
 #include "ops/bias.h"
@@ -178,9 +179,64 @@ TEST_P(InHalves, BiasAndEmbedding) {
   cpu::embedding_forward(out.tensor({rows, columns}), at, table.half.tensor({vocabulary, columns}));
   cpu::embedding_forward(want.tensor({rows, columns}), at, table.wide.tensor({vocabulary, columns}));
   EXPECT_TRUE(out.floats().same_bits(want));
-  cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.half.tensor({rows, columns}), at);
-  cpu::embedding_backward(want_d_table.tensor({vocabulary, columns}), d_out.wide.tensor({rows, columns}), at);
+  const Workspace sorted(cpu::embedding_backward_workspace(rows));
+  cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.half.tensor({rows, columns}), at, sorted.data());
+  cpu::embedding_backward(want_d_table.tensor({vocabulary, columns}), d_out.wide.tensor({rows, columns}), at, sorted.data());
   EXPECT_TRUE(d_table.same_bits(want_d_table));
+}
+
+// Gradients kept in bf16: the sum with what was there forms in fp32 and is rounded once.
+TEST_P(InHalves, GradientsOfWeightsAreRoundedOnce) {
+  constexpr std::int64_t vocabulary = 11;
+  const std::initializer_list<std::int64_t> shape{rows, columns};
+  Pair x(1, rows * columns), d_out(2, rows * columns), before(3, columns), table(4, vocabulary * columns);
+  Array mean = Array::normal(5, rows, 0.1f), rstd(rows, 0.75f);
+  const auto expect_same = [](const HalfArray& got, const Array& want, const char* what) { EXPECT_TRUE(got.same_bits(HalfArray(want))) << what; };
+
+  HalfArray weight = before.half, bias = before.half;
+  Array want_weight = before.wide, want_bias = before.wide;
+  cpu::rms_norm_backward_weight(weight.flat(), d_out.half.tensor(shape), x.half.tensor(shape), rstd.flat());
+  cpu::rms_norm_backward_weight(want_weight.flat(), d_out.half.tensor(shape), x.half.tensor(shape), rstd.flat());
+  expect_same(weight, want_weight, "RMSNorm");
+
+  weight = before.half, want_weight = before.wide;
+  cpu::layer_norm_backward_weight(weight.flat(), bias.flat(), d_out.half.tensor(shape), x.half.tensor(shape), mean.flat(), rstd.flat());
+  cpu::layer_norm_backward_weight(want_weight.flat(), want_bias.flat(), d_out.half.tensor(shape), x.half.tensor(shape), mean.flat(), rstd.flat());
+  expect_same(weight, want_weight, "LayerNorm's weight");
+  expect_same(bias, want_bias, "LayerNorm's bias");
+
+  bias = before.half, want_bias = before.wide;
+  cpu::bias_backward(bias.flat(), d_out.half.tensor(shape), columns);
+  cpu::bias_backward(want_bias.flat(), d_out.half.tensor(shape), columns);
+  expect_same(bias, want_bias, "bias");
+
+  std::vector<std::int32_t> ids;  // most of them one
+  for (std::int32_t i = 0; i < rows; ++i) ids.push_back(i % 4 != 0 ? 7 : i % vocabulary);
+  const Workspace sorted(cpu::embedding_backward_workspace(rows));
+  HalfArray d_table = table.half;
+  Array want_table = table.wide;
+  for (const Tensor& to : {d_table.tensor({vocabulary, columns}), want_table.tensor({vocabulary, columns})})
+    cpu::embedding_backward(to, d_out.half.tensor(shape), Tensor(ids.data(), DType::i32, {rows}), sorted.data());
+  expect_same(d_table, want_table, "embedding");
+}
+
+TEST_P(InHalves, TheOptimizerReadsGradientsOfHalves) {
+  constexpr std::int64_t count = 5003;
+  Pair gradients(1, count);
+  Array scalars(adamw_scalars, 0.0f);
+  scalars[adamw_learning_rate] = 0.05f, scalars[adamw_correction1] = 0.488f, scalars[adamw_correction2] = 0.0873f;
+  scalars[adamw_gradient_factor] = 0.3f, scalars[adamw_step] = 3;
+  const auto run = [&](const Tensor& gradient) {
+    HalfArray master(Array::normal(2, count)), exp_avg(Array(count, 0.25f)), exp_avg_sq(Array(count, 0.5f));
+    cpu::adamw({master.flat(), Tensor(), gradient, exp_avg.flat(), exp_avg_sq.flat()}, scalars.flat(), {}, {5, 77, 3});
+    double squares = 1;
+    cpu::sum_of_squares(Tensor(&squares, DType::f64, {1}), gradient);
+    return std::pair(std::vector<HalfArray>{master, exp_avg, exp_avg_sq}, squares);
+  };
+  const auto [got, got_squares] = run(gradients.half.flat());
+  const auto [want, want_squares] = run(gradients.wide.flat());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(got[i].same_bits(want[i])) << i;
+  EXPECT_EQ(got_squares, want_squares);
 }
 
 TEST_P(InHalves, CrossEntropy) {

@@ -1,6 +1,8 @@
 // ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (DESIGN.md section 5), and hold and send what they promise.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "parallel/small_training.h"
 #include "sharding/replica_check.h"
 
@@ -12,19 +14,21 @@ using namespace testing;
 struct Case {
   std::string name;
   ModelConfig model;
-  DType compute = DType::f32, state = DType::f32;
+  DType compute = DType::f32, state = DType::f32, gradient = DType::f32;
 };
 
 class Stages : public ::testing::TestWithParam<Case> {
  protected:
   Record train_with(const Layout& layout, std::int64_t micro_batch = 0) const {
-    return train({.model = GetParam().model, .layout = layout, .micro_batch = micro_batch, .compute = GetParam().compute, .state = GetParam().state});
+    return train({.model = GetParam().model, .layout = layout, .micro_batch = micro_batch, .compute = GetParam().compute, .state = GetParam().state,
+                  .gradient = GetParam().gradient});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Models, Stages,
                          ::testing::Values(Case{"llama", small_llama()}, Case{"untied", untied_llama()}, Case{"gpt2", small_gpt2()},
                                            Case{"llama_bf16", small_llama(), DType::bf16}, Case{"gpt2_bf16", small_gpt2(), DType::bf16},
-                                           Case{"untied_bf16_states", untied_llama(), DType::bf16, DType::bf16}),
+                                           Case{"untied_bf16_states", untied_llama(), DType::bf16, DType::bf16},
+                                           Case{"gpt2_bf16_gradients", small_gpt2(), DType::bf16, DType::bf16, DType::bf16}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Stages, HaveTheSameBitsWithoutAccumulation) {
@@ -53,7 +57,7 @@ TEST(Offload, AndRecomputeChangeNoBit) {
   for (const int zero : {0, 1, 2, 3})
     for (const DType compute : {DType::f32, DType::bf16}) {
       SCOPED_TRACE("stage " + std::to_string(zero) + ", " + std::string(dtype_name(compute)));
-      Training training{.model = untied_llama(), .layout = {2, zero}, .micro_batch = 2, .steps = 8, .compute = compute};
+      Training training{.model = untied_llama(), .layout = {2, zero}, .micro_batch = 2, .steps = 8, .compute = compute, .gradient = compute};
       const Record usual = train(training);
       training.offload = true;
       expect_same_bits(train(training), usual);
@@ -62,6 +66,55 @@ TEST(Offload, AndRecomputeChangeNoBit) {
       training.recompute = Recompute::selective;
       expect_same_bits(train(training), usual);
     }
+}
+
+// Losses of steps before which all memory of gradients becomes NaN; stages 0 and 1 keep the padding, where nothing is ever added.
+std::vector<double> losses_of(const Training& training, bool poison) {
+  std::vector<double> losses;
+  run_ranks(training.layout.ranks(), [&](World& world) {
+    const ParallelAxes axes(world, training.layout.parallel(), training.model);
+    Engine engine(training.engine_options(), axes.groups());
+    UnitStorage& units = engine.units();
+    units.initialize_weights(11);
+    AdamWOptimizer optimizer({.seed = 3}, engine.device(), units);
+    const UnevenBatches batches;
+    TrainingStep step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, 4, 0.1}, 1.0);
+    for (std::int64_t i = 1; i <= 4; ++i) {
+      for (const ParameterId id : poison ? units.parameters() : std::vector<ParameterId>{}) {
+        const Tensor memory = units.stage() < 2 ? units.gradient(id) : units.pool_gradients(id.unit);
+        std::memset(memory.data(), 0xff, memory.bytes());
+      }
+      const double loss = step.run(i, false)->loss;
+      if (world.rank() == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+TEST(Gradients, OfTheStepBeforeAreNotRead) {
+  for (const int zero : {0, 1, 2, 3})
+    for (const DType gradient : {DType::f32, DType::bf16})
+      for (const ModelConfig& model : {small_gpt2(), untied_llama()}) {
+        const Training training{.model = model, .layout = {2, zero}, .micro_batch = 2, .compute = DType::bf16, .gradient = gradient};
+        EXPECT_EQ(losses_of(training, true), losses_of(training, false)) << zero << ' ' << dtype_name(gradient) << ' ' << model.architecture;
+      }
+}
+
+// Each addition to a gradient is rounded: losses stay near those of fp32 gradients, in every kind of layout.
+TEST(HalfGradients, TrainAsWholeOnesDo) {
+  Training training{.model = untied_llama(), .micro_batch = 3, .steps = 12, .compute = DType::bf16, .state = DType::bf16};
+  const Record whole = train(training);
+  training.gradient = DType::bf16;
+  for (const Layout& layout : {Layout{}, Layout{.data = 2, .zero = 3}, Layout{.data = 2, .zero = 2, .replicate = 2}, Layout{.tensor = 2},
+                               Layout{.context = 2}, Layout{.pipeline = 2}, Layout{.pipeline = 2, .schedule = "zero-bubble"}}) {
+    SCOPED_TRACE(layout.parallel().text());
+    training.layout = layout;
+    const Record half = train(training);
+    EXPECT_NE(half.first_gradients, whole.first_gradients);
+    for (const std::vector<float>& gradient : half.first_gradients)
+      for (const float value : gradient) ASSERT_EQ(value, to_float(to_bfloat16(value)));
+    for (std::size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(half.losses[i], whole.losses[i], 0.01 * whole.losses[i]) << i;
+  }
 }
 
 TEST(HybridSharding, EqualsOneRankInEveryStage) {
@@ -119,6 +172,9 @@ TEST(ShardedMemory, IsWhatTheTablePromises) {
       training.state = DType::bf16;
       const double states = 8 * (zero == 0 ? 1 : per_shard);  // bf16 saves the master apart, and half of each moment
       EXPECT_NEAR(static_cast<double>(held_bytes(training)) / parameters, bf16[zero] - states, 0.02 * bf16[zero]);
+      training.gradient = DType::bf16;
+      const double gradients = 2 * (zero < 2 ? 1 : per_shard);
+      EXPECT_NEAR(static_cast<double>(held_bytes(training)) / parameters, bf16[zero] - states - gradients, 0.02 * bf16[zero]);
     }
   }
 }

@@ -123,7 +123,7 @@ struct Training {
   std::int64_t micro_batch = 0;  // 0: a rank's whole batch at once
   std::int64_t steps = 50;
   ReduceOp op = ReduceOp::sum;
-  DType compute = DType::f32, state = DType::f32;
+  DType compute = DType::f32, state = DType::f32, gradient = DType::f32;
   bool offload = false;
   Recompute recompute = Recompute::none;
   bool sequence_parallel = true;
@@ -140,7 +140,8 @@ struct Training {
             .recompute = recompute,
             .offload = offload,
             .sequence_parallel = sequence_parallel,
-            .schedule = parse_schedule(layout.schedule)};
+            .schedule = parse_schedule(layout.schedule),
+            .gradient = gradient};
   }
 };
 

@@ -25,6 +25,15 @@ float gradient_of(ParameterId id, std::int64_t element, int rank, int micro_step
 
 std::vector<float> values_of(const Tensor& tensor) { return {tensor.as<float>(), tensor.as<float>() + tensor.elements()}; }
 
+float value_at(const Tensor& tensor, std::int64_t i) { return tensor.dtype() == DType::f32 ? tensor.as<float>()[i] : to_float(tensor.as<BFloat16>()[i]); }
+void add_at(const Tensor& tensor, std::int64_t i, float value) {
+  const float sum = value_at(tensor, i) + value;
+  if (tensor.dtype() == DType::f32)
+    tensor.as<float>()[i] = sum;
+  else
+    tensor.as<BFloat16>()[i] = to_bfloat16(sum);
+}
+
 // One training step of two micro-steps whose gradients are given; what the weights were in the pass before and in the pass after.
 struct Seen {
   std::vector<std::vector<float>> before, after;
@@ -32,8 +41,8 @@ struct Seen {
 
 class Step {
  public:
-  Step(Communicator& axis, int stage) : axis_(axis), device_(create_cpu_device()), stream_(device_->create_stream()), context_{*stream_, scratch_},
-        storage_(*device_, units(), StorageOptions{.stage = stage, .shards = axis.size(), .shard = axis.rank(), .ends_share = true}),
+  Step(Communicator& axis, int stage, DType gradient) : axis_(axis), device_(create_cpu_device()), stream_(device_->create_stream()), context_{*stream_, scratch_},
+        storage_(*device_, units(), StorageOptions{.gradient = gradient, .stage = stage, .shards = axis.size(), .shard = axis.rank(), .ends_share = true}),
         sharding_(axis, storage_, ReduceOp::sum) {
     storage_.initialize_weights(4);
   }
@@ -74,7 +83,7 @@ class Step {
         const ParameterId id{unit, index};
         if (!storage_.parameter(id).trainable) continue;
         const Tensor gradient = storage_.gradient_to_add(*stream_, id);
-        for (std::int64_t i = 0; i < gradient.elements(); ++i) gradient.as<float>()[i] += gradient_of(id, i, axis_.rank(), micro_step);
+        for (std::int64_t i = 0; i < gradient.elements(); ++i) add_at(gradient, i, gradient_of(id, i, axis_.rank(), micro_step));
       }
       pass.weights_done(unit);
       pass.gradients_done(unit);
@@ -84,7 +93,7 @@ class Step {
   // weight -= gradient / 64, on what this rank updates: exact in fp32 for these gradients up to the weight's own rounding.
   void descend(int unit) {
     const Tensor weights = storage_.updated_weights(unit), gradients = storage_.updated_gradients(unit);
-    for (std::int64_t i = 0; i < weights.elements(); ++i) weights.as<float>()[i] -= gradients.as<float>()[i] / 64;
+    for (std::int64_t i = 0; i < weights.elements(); ++i) weights.as<float>()[i] -= value_at(gradients, i) / 64;
   }
 
   Communicator& axis_;
@@ -100,11 +109,13 @@ TEST(Sharding, EveryStageSeesTheSameWeightsAndLeavesFrozenOnesAlone) {
   const auto device = create_cpu_device();
   UnitStorage whole(*device, units(), 1, StorageKind::inference);
   whole.initialize_weights(4);
-  for (const int ranks : {1, 2, 3, 5})
+  // bf16 holds whole numbers up to 256: what three ranks add up.
+  for (const auto& [ranks, gradient] : std::vector<std::pair<int, DType>>{
+           {1, DType::f32}, {2, DType::f32}, {3, DType::f32}, {5, DType::f32}, {1, DType::bf16}, {2, DType::bf16}, {3, DType::bf16}})
     for (const int stage : {0, 1, 2, 3}) {
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage));
-      testing::run_members(ranks, [&](Communicator& axis) {
-        const Seen seen = Step(axis, stage).run();
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", gradients in " + std::string(dtype_name(gradient)));
+      testing::run_members(ranks, [&, ranks = ranks, gradient = gradient](Communicator& axis) {
+        const Seen seen = Step(axis, stage, gradient).run();
         std::size_t index = 0;
         for (const ParameterId id : whole.parameters()) {
           std::vector<float> expected = values_of(whole.weight(id));

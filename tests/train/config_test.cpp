@@ -42,7 +42,7 @@ TEST(Config, DefaultsAreTheContracts) {
 TEST(Config, ResolvedTextReadsBackTheSame) {
   Config config = parse_config(minimal, "x.toml",
                                {"lr_schedule.kind=wsd", "optimizer.lr=0.1", "model.rope_scaling={type=\"llama3\", factor=8.0}", "data.train=\"a\\\"b.bin\"",
-                                "model.rms_norm_eps=1e-6", "training.seed=9007199254740993"});
+                                "model.rms_norm_eps=1e-6", "training.seed=9007199254740993", "optimizer.gradient_dtype=bf16", "training.head_chunks=1"});
   resolve_model(config, 0);
   resolve_layout(config, 3);
   const std::string text = config_toml(config);
@@ -51,6 +51,8 @@ TEST(Config, ResolvedTextReadsBackTheSame) {
   resolve_layout(again, 3);
   EXPECT_EQ(config_toml(again), text);
   EXPECT_EQ(again.lr, 0.1);
+  EXPECT_EQ(again.gradient_dtype, "bf16");
+  EXPECT_EQ(again.training.head_chunks, 1);
   EXPECT_EQ(again.training.seed, 9007199254740993u);
   EXPECT_EQ(again.data.train, std::vector<std::string>{"a\"b.bin"});
   EXPECT_EQ(again.model.rope_scaling.type, "llama3");

@@ -86,12 +86,12 @@ bool Channel::advance_one(Active& active) {
     operation.after.wait();  // rethrows its failure
     active.begin = Clock::now();
     ++begun_;
-    active.transfer = std::make_unique<Transfer>(link_, operation);
+    active.transfer = start_transfer(link_, operation);
   }
   if (!active.transfer->test()) return false;
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - active.begin);
   busy_.fetch_add(static_cast<std::uint64_t>(spent.count()), std::memory_order_relaxed);
-  sent_.fetch_add(bytes_on_the_wire(operation, link_.rank, link_.size), std::memory_order_relaxed);
+  sent_.fetch_add(bytes_on_the_wire(link_, operation), std::memory_order_relaxed);
   if (CommObserver* observer = observer_)
     observer->on_operation(name_, operation_name(operation.kind), operation.bytes(), active.begin, Clock::now());
   return true;

@@ -94,7 +94,6 @@ void Engine::start_mpi() {
                 "use another build of MPI");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   control_ = std::make_unique<Control>();
-  operators_ = std::make_unique<Operators>();
   rank_ = control_->rank();
   size_ = control_->size();
 }
@@ -116,7 +115,6 @@ void Engine::finish_mpi() {
       std::this_thread::yield();
     }
     control_->close();
-    operators_->free();
     MPI_Finalize();
   } catch (const Error& error) {
     log::warning("MPI: {}", error.what());
@@ -318,7 +316,7 @@ std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::
   if (ranks.empty()) return nullptr;
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   Link link{comm, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()),
-            options_.largest_count, operators_.get()};
+            options_.largest_count};
   auto channel = std::make_shared<Channel>(id, name, ranks, link, sent, busy);
   channels_.push_back(channel);
   if (const auto early = aborted_.find(id); early != aborted_.end()) take_failure(id, early->second);

@@ -99,7 +99,6 @@ class Engine {
 
   // Of MPI's thread alone.
   std::unique_ptr<Control> control_;
-  std::unique_ptr<Operators> operators_;
   std::vector<std::shared_ptr<Channel>> channels_;
   std::map<std::uint32_t, std::string> aborted_;  // communicators, also those that do not exist here yet
   std::uint32_t created_ = 0;

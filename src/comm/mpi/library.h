@@ -1,4 +1,4 @@
-// MPI's header, its errors as ours, and its names for element types and operations.
+// MPI's header, its errors as ours, and counts that it can express.
 #pragma once
 
 #ifndef OMPI_SKIP_MPICXX
@@ -12,32 +12,12 @@
 #include <cstddef>
 #include <string>
 
-#include "comm/communicator.h"
-
 namespace baleen::mpi {
 
 // What MPI says about a status.
 std::string error_text(int status);
 // Throws Error(rank_failed) naming the call when it did not succeed.
 void check(int status, const char* call);
-
-// The type that a reduction of `dtype` is made in; bf16's is fp32.
-MPI_Datatype reduction_type(DType dtype);
-
-// What the library's own operations do not do: maxima and minima that keep a NaN wherever it stands. To be made after MPI_Init and freed
-// before MPI_Finalize.
-class Operators {
- public:
-  Operators();
-  Operators(const Operators&) = delete;
-  Operators& operator=(const Operators&) = delete;
-  void free();
-  // For elements of reduction_type(dtype).
-  MPI_Op get(DType dtype, ReduceOp op) const;
-
- private:
-  MPI_Op max32_ = MPI_OP_NULL, min32_ = MPI_OP_NULL, max64_ = MPI_OP_NULL, min64_ = MPI_OP_NULL;
-};
 
 // `bytes` as a count of a type that an int can hold.
 class Block {

@@ -1,12 +1,13 @@
-// One operation that MPI carries out: its nonblocking requests, and what remains to be done when they are complete.
+// One operation that MPI carries out behind its caller.
 #pragma once
 
 #include <cstddef>
-#include <string>
-#include <vector>
+#include <memory>
+#include <span>
 
 #include "comm/mpi/library.h"
 #include "comm/operation.h"
+#include "comm/ring/partition.h"
 
 namespace baleen::mpi {
 
@@ -16,43 +17,34 @@ struct Link {
   int rank = 0, size = 1;
   // MPI counts are ints: longer messages go in pieces of this many elements, or as one element of a larger type.
   std::size_t largest_count = std::size_t{1} << 30;
-  const Operators* operators = nullptr;
 };
 
-// Sums: fp32, fp64 and integers in the library's order, which depends on message size and number of ranks. bf16 is widened to fp32 before
-// and rounded once after, so it travels as fp32. Averages are sums times 1/size.
 class Transfer {
  public:
-  // Starts the operation, whose buffers and own memory must live until test() was true. Throws Error(rank_failed) when MPI refuses.
-  Transfer(const Link& link, const Operation& operation);
+  virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Lets MPI make progress; true once the result is in its place.
-  bool test();
+  // Lets MPI make progress; true once the result is in its place. Throws Error(rank_failed) when MPI reports a failure.
+  virtual bool test() = 0;
 
- private:
-  void start();
-  void start_all_reduce();
-  void start_reduce_scatter();
-  void start_all_gather();
-  void start_all_to_all();
-  MPI_Request* request();
-  // From the sum in `wire` (elements that reductions are made of) to `to`, averaged and rounded where that is asked for.
-  void write_result(const void* wire, void* to) const;
-  bool needs_writing() const { return operation_.dtype == DType::bf16 || operation_.op == ReduceOp::avg; }
-  void copy_alone() const;
-  void check_length(const MPI_Status& status) const;
-
-  const Link& link_;
-  const Operation& operation_;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
-  std::vector<std::byte> scratch_;
-  const void* sum_ = nullptr;  // a result that is not yet where it belongs
+ protected:
+  Transfer() = default;
 };
 
+// Starts the operation, whose buffers, like `link`, must live until test() was true. Throws Error(rank_failed) when MPI refuses.
+std::unique_ptr<Transfer> start_transfer(const Link& link, const Operation& operation);
+
+// The slices of an all_reduce or reduce_scatter.
+Partition partition_of_sum(const Operation& operation, int size);
+
+// MPI_Testall; what goes wrong is said to be the operation's. `statuses`: as many as requests, or none.
+bool test_all(std::span<MPI_Request> requests, const Operation& operation, std::span<MPI_Status> statuses = {});
+
+// A longer message than expected is an error of MPI's own; throws Error(rank_failed) where a shorter one came.
+void check_length(const MPI_Status& status, std::size_t bytes, const Operation& operation);
+
 // Bytes that a rank sends at least, by the table in comm/README.md (MPI does not say what it does send).
-std::size_t bytes_on_the_wire(const Operation& operation, int rank, int size);
+std::size_t bytes_on_the_wire(const Link& link, const Operation& operation);
 
 }  // namespace baleen::mpi

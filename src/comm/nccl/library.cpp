@@ -58,6 +58,12 @@ Found load() {
     dlclose(handle);
     return out;
   }
+#if BALEEN_NCCL_REGISTERS
+  // RCCL has the names in its header before it has the functions: without them buffers are used as they are.
+  if (!bind(handle, "ncclCommRegister", library->register_buffer, missing) ||
+      !bind(handle, "ncclCommDeregister", library->deregister_buffer, missing))
+    library->register_buffer = nullptr;
+#endif
   const link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) library->path = map->l_name;
   out.why.clear();

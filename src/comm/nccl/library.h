@@ -16,6 +16,13 @@ namespace baleen::nccl {
 #define BALEEN_NCCL_NONBLOCKING 0
 #endif
 
+// Buffers that the library is told about before they are used: NCCL 2.19.
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 1)
+#define BALEEN_NCCL_REGISTERS 1
+#else
+#define BALEEN_NCCL_REGISTERS 0
+#endif
+
 // What a call answers that goes on behind the caller. A library without such communicators has no name for it and never gives it.
 #if BALEEN_NCCL_NONBLOCKING
 inline constexpr ncclResult_t in_progress = ncclInProgress;
@@ -39,6 +46,10 @@ struct Library {
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
+#if BALEEN_NCCL_REGISTERS
+  decltype(&ncclCommRegister) register_buffer = nullptr;  // both or neither
+  decltype(&ncclCommDeregister) deregister_buffer = nullptr;
+#endif
 #if BALEEN_NCCL_NONBLOCKING
   decltype(&ncclCommInitRankConfig) init_rank = nullptr;
   decltype(&ncclCommFinalize) finalize = nullptr;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/gpu.h"
 
 namespace baleen::nccl {
@@ -66,6 +67,7 @@ NcclCommunicator::~NcclCommunicator() {
   }
   stopped_.notify_all();
   watchdog_.join();
+  log::debug("communicator '{}': {} buffers were registered, {} operations are part of graphs", name(), registrations_, recorded_);
   if (!failed_.empty()) return;  // aborted, which frees them
   for (Lane* lane : {&down_, &main_}) {
     if (lane->comm == nullptr) continue;
@@ -152,6 +154,27 @@ void NcclCommunicator::abort(const std::string& reason) {
   fail(reason);
 }
 
+std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes) {
+#if BALEEN_NCCL_REGISTERS
+  const std::lock_guard lock(mutex_);
+  if (library_.register_buffer == nullptr || main_.comm == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
+  void* handle = nullptr;
+  if (const ncclResult_t status = library_.register_buffer(main_.comm, memory, bytes, &handle); status != ncclSuccess) {
+    log::info("communicator '{}': {} bytes are used without being registered: {}", name(), bytes, library_.error_string(status));
+    return nullptr;
+  }
+  if (handle == nullptr) return nullptr;  // NCCL_LOCAL_REGISTER=0
+  ++registrations_;
+  return {memory, [this, handle](void*) {
+            const std::lock_guard ending(mutex_);
+            if (main_.comm != nullptr) library_.deregister_buffer(main_.comm, handle);  // else it went with the communicator
+          }};
+#else
+  static_cast<void>(memory), static_cast<void>(bytes);
+  return nullptr;
+#endif
+}
+
 void NcclCommunicator::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_ && failed_.empty()) {
@@ -204,7 +227,10 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
     settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), describe(tag));
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();
-  if (!in_graph) watched_.push_back({std::move(begun), done, tag});
+  if (in_graph)
+    ++recorded_;
+  else
+    watched_.push_back({std::move(begun), done, tag});
   return done;
 }
 

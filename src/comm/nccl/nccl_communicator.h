@@ -38,6 +38,10 @@ class NcclCommunicator final : public Communicator {
 
   void abort(const std::string& reason) override;
   std::string failure() const override { return host_->failure(); }
+  bool alone() const override { return false; }
+  // Registers memory of a GPU with the library where it can (ncclCommRegister), for collectives; NCCL_LOCAL_REGISTER=0 keeps it from using
+  // that.
+  std::shared_ptr<void> announce(void* memory, std::size_t bytes) override;
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;
@@ -86,6 +90,7 @@ class NcclCommunicator final : public Communicator {
   bool stopping_ = false;
   std::string failed_;
   std::list<Watched> watched_;
+  std::size_t registrations_ = 0, recorded_ = 0;  // of buffers; operations that have become part of graphs
   std::thread watchdog_;
 };
 

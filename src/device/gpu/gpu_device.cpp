@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/gpu.h"
 #include "device/gpu_api.h"
+#include "device/gpu_graph_api.h"
 
 namespace baleen {
 
@@ -198,6 +199,7 @@ class RecordedGraph final : public Graph {
       gpuGraphDestroy(graph_);
       gpu_check(status, "making a graph executable");
     }
+    gpuGraphGetNodes(graph_, nullptr, &nodes_);
   }
   ~RecordedGraph() override {
     gpuGraphExecDestroy(executable_);
@@ -206,10 +208,12 @@ class RecordedGraph final : public Graph {
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
   void replay(Stream& stream) override { gpu_check(gpuGraphLaunch(executable_, native_stream(stream)), "launching a graph"); }
+  std::size_t nodes() const override { return nodes_; }
 
  private:
   gpuGraph_t graph_;
   gpuGraphExec_t executable_ = nullptr;
+  std::size_t nodes_ = 0;
 };
 
 }  // namespace

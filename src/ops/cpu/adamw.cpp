@@ -83,10 +83,18 @@ HWY_INLINE void StoreRounded(FloatVec value, BFloat16* to, Width width, const Ra
   StoreHalfBits(UpperHalves(value, bits.At(i)), to, width);
 }
 
-// scalars as adamw.h describes them.
+// Elements [begin, begin + count) in fp32: where they are, or in `to`.
+HWY_INLINE const float* Widened(const Tensor& values, std::size_t begin, std::size_t count, float* to) {
+  if (values.dtype() == DType::f32) return values.as<float>() + begin;
+  const BFloat16* const from = values.as<BFloat16>() + begin;
+  ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR { hn::Store(LoadVec(from + i, width), FloatTag(), to + i); });
+  return to;
+}
+
+// scalars as adamw.h describes them; gradients from element `at` on.
 template <class Master, class State>
-void UpdateElements(Master* master, BFloat16* weights, const float* gradients, State* exp_avg, State* exp_avg_sq, std::size_t count,
-                    const float* scalars, const AdamWConstants& constants, std::uint64_t key, std::uint64_t first) {
+void UpdateElements(Master* master, BFloat16* weights, const Tensor& all_gradients, State* exp_avg, State* exp_avg_sq, std::size_t at,
+                    std::size_t count, const float* scalars, const AdamWConstants& constants, std::uint64_t key, std::uint64_t first) {
   const FloatTag d;
   const FloatVec factor = hn::Set(d, scalars[adamw_gradient_factor]);
   const FloatVec beta1 = hn::Set(d, constants.beta1), beta2 = hn::Set(d, constants.beta2);
@@ -97,6 +105,7 @@ void UpdateElements(Master* master, BFloat16* weights, const float* gradients, S
                  eps = hn::Set(d, constants.eps);
   const auto counter_high = [step = static_cast<std::uint64_t>(scalars[adamw_step])](std::uint64_t tensor) { return 4 * step + tensor; };
   RandomBits master_bits, exp_avg_bits, exp_avg_sq_bits;
+  HWY_ALIGN float widened[random_run + HWY_MAX_BYTES / sizeof(float)];
   for (std::size_t begin = 0; begin < count; begin += random_run) {
     const std::size_t run = HWY_MIN(random_run, count - begin);
     if constexpr (std::is_same_v<Master, BFloat16>) master_bits.Fill(key, counter_high(stochastic_master), first + begin, run);
@@ -104,9 +113,10 @@ void UpdateElements(Master* master, BFloat16* weights, const float* gradients, S
       exp_avg_bits.Fill(key, counter_high(stochastic_exp_avg), first + begin, run);
       exp_avg_sq_bits.Fill(key, counter_high(stochastic_exp_avg_sq), first + begin, run);
     }
+    const float* const gradients = Widened(all_gradients, at + begin, run, widened);
     ForVectors(run, [&](std::size_t j, auto width) HWY_ATTR {
       const std::size_t i = begin + j;
-      const FloatVec g = hn::Mul(factor, LoadVec(gradients + i, width));
+      const FloatVec g = hn::Mul(factor, LoadVec(gradients + j, width));
       const FloatVec m = Fma(beta1, LoadVec(exp_avg + i, width), hn::Mul(one_minus_beta1, g));
       const FloatVec v = Fma(beta2, LoadVec(exp_avg_sq + i, width), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
       const FloatVec w = LoadVec(master + i, width);
@@ -126,26 +136,46 @@ void AdamWElements(const AdamWTensors& tensors, std::size_t begin, std::size_t c
       using Master = decltype(master);
       using State = decltype(state);
       UpdateElements(tensors.master.as<Master>() + begin, tensors.weights.defined() ? tensors.weights.as<BFloat16>() + begin : nullptr,
-                     tensors.gradients.as<float>() + begin, tensors.exp_avg.as<State>() + begin, tensors.exp_avg_sq.as<State>() + begin,
-                     count, scalars, constants, rounding_key(rounding), rounding.first + begin);
+                     tensors.gradients, tensors.exp_avg.as<State>() + begin, tensors.exp_avg_sq.as<State>() + begin, begin, count, scalars,
+                     constants, rounding_key(rounding), rounding.first + begin);
     });
   });
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const float* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const BFloat16* from) {
+  const hn::Rebind<float, D> df;
+  const hn::RebindToUnsigned<decltype(df)> words;
+  const hn::Rebind<std::uint16_t, D> halves;
+  const auto bits = hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(from)));
+  return hn::PromoteTo(d, hn::BitCast(df, hn::ShiftLeft<16>(bits)));
+}
+
 // Σ values² in fp64.
-double SumOfSquares(const float* values, std::size_t count) {
+template <class T>
+double SumOfSquaresOf(const T* values, std::size_t count) {
   const hn::ScalableTag<double> d;
-  const hn::Rebind<float, decltype(d)> df;
   const std::size_t lanes = hn::Lanes(d);
   auto sum0 = hn::Zero(d), sum1 = hn::Zero(d);
   std::size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    const auto a = hn::PromoteTo(d, hn::LoadU(df, values + i)), b = hn::PromoteTo(d, hn::LoadU(df, values + i + lanes));
+    const auto a = LoadDoubles(d, values + i), b = LoadDoubles(d, values + i + lanes);
     sum0 = hn::MulAdd(a, a, sum0);
     sum1 = hn::MulAdd(b, b, sum1);
   }
   double sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
-  for (; i < count; ++i) sum += static_cast<double>(values[i]) * values[i];
+  for (; i < count; ++i) sum += static_cast<double>(ToFloat(values[i])) * ToFloat(values[i]);
+  return sum;
+}
+
+double SumOfSquares(const Tensor& values, std::int64_t begin, std::int64_t count) {
+  double sum = 0;
+  ForStorage(values.dtype(), [&](auto zero)
+                                 HWY_ATTR { sum = SumOfSquaresOf(values.as<decltype(zero)>() + begin, static_cast<std::size_t>(count)); });
   return sum;
 }
 
@@ -160,8 +190,8 @@ HWY_EXPORT(SumOfSquares);
 
 void adamw(const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWConstants& constants, const StochasticRounding& rounding) {
   const auto& [master, weights, gradients, exp_avg, exp_avg_sq] = tensors;
-  require_fp32("AdamW", {&gradients, &step_scalars});
-  require_compute_dtype("AdamW", {&master, &exp_avg});
+  require_fp32("AdamW", {&step_scalars});
+  require_compute_dtype("AdamW", {&master, &gradients, &exp_avg});
   require_dtype("AdamW", exp_avg.dtype(), {&exp_avg_sq});
   require_dtype("AdamW", DType::bf16, {&weights});
   const std::int64_t count = master.elements();
@@ -176,7 +206,7 @@ void adamw(const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWC
 }
 
 void sum_of_squares(const Tensor& sum, const Tensor& values) {
-  require_fp32("sum of squares", {&values});
+  require_compute_dtype("sum of squares", {&values});
   BALEEN_CHECK(sum.elements() == 1, sum.elements());
   const std::int64_t count = values.elements();
   // At most 256 blocks of whole kibi-elements: their bounds, and so the order of all additions, follow from the count alone.
@@ -187,7 +217,7 @@ void sum_of_squares(const Tensor& sum, const Tensor& values) {
   parallel_ranges(blocks, 1, 8192 / unit, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       partial[static_cast<std::size_t>(i)] =
-          HWY_DYNAMIC_DISPATCH(SumOfSquares)(values.as<float>() + i * block, static_cast<std::size_t>(std::min(block, count - i * block)));
+          HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, i * block, std::min(block, count - i * block));
   });
   double total = 0;
   for (std::int64_t i = 0; i < blocks; ++i) total += partial[static_cast<std::size_t>(i)];

@@ -33,7 +33,7 @@ void BiasBackward(const Tensor& d_bias, const Tensor& d_y, std::int64_t row_stri
     const T* first = d_y.as<T>() + begin;
     const auto add = [&](std::size_t row, std::size_t column, auto width, FloatVec sum)
                          HWY_ATTR { return hn::Add(LoadVec(first + row * static_cast<std::size_t>(row_stride) + column, width), sum); };
-    AddColumnSums(d_y.size(0), static_cast<std::size_t>(end - begin), d_bias.as<float>() + begin, add);
+    AddColumnSums(d_y.size(0), static_cast<std::size_t>(end - begin), d_bias, begin, add);
   });
 }
 
@@ -56,8 +56,8 @@ void bias_add(const Tensor& y, std::int64_t row_stride, const Tensor& bias) {
 }
 
 void bias_backward(const Tensor& d_bias, const Tensor& d_y, std::int64_t row_stride) {
-  require_fp32("a bias", {&d_bias});
   require_compute_dtype("a bias", {&d_y});
+  require_gradient_dtype("a bias", {&d_bias}, d_y.dtype());
   const std::int64_t rows = d_y.size(0), columns = d_y.size(1);
   BALEEN_CHECK(d_bias.elements() == columns && row_stride >= columns, d_bias.elements(), columns, row_stride);
   // A thread owns columns, whole cache lines of them, and walks all rows.

@@ -25,6 +25,14 @@ inline void require_compute_dtype(const char* operation, std::initializer_list<c
     if (tensor->defined() && tensor->dtype() != DType::bf16) require_fp32(operation, {tensor});
 }
 
+// Gradients of weights are fp32, or bf16 where activations are.
+inline void require_gradient_dtype(const char* operation, std::initializer_list<const Tensor*> gradients, DType compute) {
+  const DType dtype = (*gradients.begin())->dtype();
+  for (const Tensor* gradient : gradients)
+    BALEEN_CHECK(gradient->dtype() == dtype && (dtype == DType::f32 || (dtype == DType::bf16 && compute == DType::bf16)), operation,
+                 dtype_name(gradient->dtype()), dtype_name(compute));
+}
+
 // One dtype for all of them: layers promise it.
 inline void require_dtype(const char* operation, DType dtype, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors)

@@ -8,6 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/layer_norm.cpp"
 #include <hwy/foreach_target.h>
+#include "ops/cpu/column_sums-inl.h"
 #include "ops/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -80,13 +81,13 @@ HWY_INLINE void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, T*
   }
 }
 
-// d_weight and d_bias of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements
-// apart. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the
+// d_weight and d_bias of columns [column, column + count) += Σ over all rows; pointers stand at the first of the columns. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the
 // columns' split.
 template <class T>
-HWY_INLINE void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, float* d_bias,
-                                               const T* d_out, const T* x, const float* mean, const float* rstd) {
+HWY_INLINE void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, const Tensor& d_weight, const Tensor& d_bias,
+                                               std::int64_t column, const T* d_out, const T* x, const float* mean, const float* rstd) {
   const FloatTag d;
+  const auto stride = static_cast<std::size_t>(d_weight.elements());
   constexpr std::size_t strip = 512;
   constexpr std::int64_t block = 8;
   HWY_ALIGN float weights[strip + HWY_MAX_BYTES / sizeof(float)];
@@ -112,10 +113,8 @@ HWY_INLINE void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t co
         hn::Store(hn::Add(hn::Load(d, biases + i), bias), d, biases + i);
       });
     }
-    ForVectors(width_of_strip, [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Add(LoadVec(d_weight + begin + i, width), hn::Load(d, weights + i)), d_weight + begin + i, width);
-      StoreVec(hn::Add(LoadVec(d_bias + begin + i, width), hn::Load(d, biases + i)), d_bias + begin + i, width);
-    });
+    AddTotals(d_weight, static_cast<std::size_t>(column) + begin, width_of_strip, weights);
+    AddTotals(d_bias, static_cast<std::size_t>(column) + begin, width_of_strip, biases);
   }
 }
 
@@ -135,9 +134,8 @@ void LayerNormBackwardWeight(const Tensor& d_weight, const Tensor& d_bias, const
                              const Tensor& rstd, std::int64_t begin, std::int64_t end) {
   ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
-    LayerNormBackwardWeightColumns<T>(rstd.elements(), static_cast<std::size_t>(end - begin), static_cast<std::size_t>(d_weight.elements()),
-                                      d_weight.as<float>() + begin, d_bias.as<float>() + begin, d_out.as<T>() + begin, x.as<T>() + begin,
-                                      mean.as<float>(), rstd.as<float>());
+    LayerNormBackwardWeightColumns<T>(rstd.elements(), static_cast<std::size_t>(end - begin), d_weight, d_bias, begin,
+                                      d_out.as<T>() + begin, x.as<T>() + begin, mean.as<float>(), rstd.as<float>());
   });
 }
 
@@ -183,7 +181,8 @@ void layer_norm_backward_weight(const Tensor& d_weight, const Tensor& d_bias, co
                                 const Tensor& rstd) {
   require_compute_dtype("LayerNorm", {&x});
   require_dtype("LayerNorm", x.dtype(), {&d_out});
-  require_fp32("LayerNorm", {&d_weight, &d_bias, &mean, &rstd});
+  require_gradient_dtype("LayerNorm", {&d_weight, &d_bias}, x.dtype());
+  require_fp32("LayerNorm", {&mean, &rstd});
   const std::int64_t rows = rstd.elements(), columns = d_weight.elements();
   BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements(), x.elements(), d_out.elements(), rows, columns);
   BALEEN_CHECK(mean.elements() == rows && d_bias.elements() == columns, mean.elements(), rows, d_bias.elements(), columns);

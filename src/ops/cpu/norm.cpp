@@ -67,12 +67,13 @@ HWY_INLINE void NormBackwardRows(std::int64_t rows, std::size_t columns, T* d_x,
   }
 }
 
-// d_weight of columns [0, count) += Σ over all rows; pointers stand at the first of the columns, rows lie `stride` elements apart.
+// d_weight of columns [begin, begin + count) += Σ over all rows; pointers stand at the first of the columns.
 template <class T>
-HWY_INLINE void NormBackwardWeightColumns(std::int64_t rows, std::size_t count, std::size_t stride, float* d_weight, const T* d_out,
+HWY_INLINE void NormBackwardWeightColumns(std::int64_t rows, std::size_t count, const Tensor& d_weight, std::int64_t begin, const T* d_out,
                                           const T* x, const float* rstd) {
   const FloatTag d;
-  AddColumnSums(rows, count, d_weight, [&](std::size_t row, std::size_t column, auto width, FloatVec sum) HWY_ATTR {
+  const auto stride = static_cast<std::size_t>(d_weight.elements());
+  AddColumnSums(rows, count, d_weight, begin, [&](std::size_t row, std::size_t column, auto width, FloatVec sum) HWY_ATTR {
     const std::size_t at = row * stride + column;
     return Fma(LoadVec(d_out + at, width), hn::Mul(LoadVec(x + at, width), hn::Set(d, rstd[row])), sum);
   });
@@ -103,8 +104,8 @@ void NormBackwardWeight(const Tensor& d_weight, const Tensor& d_out, const Tenso
                         std::int64_t end) {
   ForStorage(x.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
-    NormBackwardWeightColumns<T>(rstd.elements(), static_cast<std::size_t>(end - begin), static_cast<std::size_t>(d_weight.elements()),
-                                 d_weight.as<float>() + begin, d_out.as<T>() + begin, x.as<T>() + begin, rstd.as<float>());
+    NormBackwardWeightColumns<T>(rstd.elements(), static_cast<std::size_t>(end - begin), d_weight, begin, d_out.as<T>() + begin,
+                                 x.as<T>() + begin, rstd.as<float>());
   });
 }
 
@@ -148,7 +149,8 @@ void rms_norm_backward_input(const Tensor& d_x, const Tensor& d_out, const Tenso
 void rms_norm_backward_weight(const Tensor& d_weight, const Tensor& d_out, const Tensor& x, const Tensor& rstd) {
   require_compute_dtype("RMSNorm", {&x});
   require_dtype("RMSNorm", x.dtype(), {&d_out});
-  require_fp32("RMSNorm", {&d_weight, &rstd});
+  require_gradient_dtype("RMSNorm", {&d_weight}, x.dtype());
+  require_fp32("RMSNorm", {&rstd});
   const std::int64_t rows = rstd.elements(), columns = d_weight.elements();
   BALEEN_CHECK(x.elements() == rows * columns && d_out.elements() == x.elements(), x.elements(), d_out.elements(), rows, columns);
   // A thread owns columns, whole cache lines of them, and walks all rows.

@@ -9,11 +9,11 @@ namespace {
 
 constexpr int threads = 256;
 
-template <class Master, class State>
+template <class Master, class State, class Gradient>
 struct Update {
   Master* master;
   BFloat16* weights;  // or null
-  const float* gradients;
+  const Gradient* gradients;
   State *exp_avg, *exp_avg_sq;
   const float* scalars;  // as adamw.h describes them
   AdamWConstants constants;
@@ -45,15 +45,15 @@ __device__ T rounded_at_random(float value, std::uint32_t random) {
     return isfinite(value) ? BFloat16{static_cast<std::uint16_t>((__float_as_uint(value) + random) >> 16)} : to_bfloat16(value);
 }
 
-template <class Master, class State, int W>
-__global__ void update_elements(std::int64_t count, Update<Master, State> to) {
+template <class Master, class State, class Gradient, int W>
+__global__ void update_elements(std::int64_t count, Update<Master, State, Gradient> to) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * W;
   if (i >= count || to.scalars[adamw_skip] != 0) return;
   const float rate = to.scalars[adamw_learning_rate], factor = to.scalars[adamw_gradient_factor];
   const float inverse_correction1 = 1.0f / to.scalars[adamw_correction1], inverse_correction2 = 1.0f / to.scalars[adamw_correction2];
   Pack<Master, W> w = load<Master, W>(to.master + i);
   Pack<State, W> m = load<State, W>(to.exp_avg + i), v = load<State, W>(to.exp_avg_sq + i);
-  const Pack<float, W> gradient = load<float, W>(to.gradients + i);
+  const Pack<Gradient, W> gradient = load<Gradient, W>(to.gradients + i);
   const std::uint64_t element = to.first + static_cast<std::uint64_t>(i), high = 4 * static_cast<std::uint64_t>(to.scalars[adamw_step]);
   RandomHalves<W> of_master, of_m, of_v;
   if constexpr (!std::is_same_v<Master, float>) of_master.fill(to.key, element, high + stochastic_master);
@@ -63,7 +63,7 @@ __global__ void update_elements(std::int64_t count, Update<Master, State> to) {
   }
   Pack<BFloat16, W> weights;
   for (int j = 0; j < W; ++j) {
-    const float g = factor * gradient.at[j], before = as_float(w.at[j]);
+    const float g = factor * as_float(gradient.at[j]), before = as_float(w.at[j]);
     const float mean = to.constants.beta1 * as_float(m.at[j]) + (1.0f - to.constants.beta1) * g;
     const float square = to.constants.beta2 * as_float(v.at[j]) + (1.0f - to.constants.beta2) * (g * g);
     const float update = mean * inverse_correction1 / (sqrtf(square * inverse_correction2) + to.constants.eps);
@@ -85,13 +85,13 @@ std::int64_t blocks_of(std::int64_t count) {
   return std::clamp<std::int64_t>((count + block_elements - 1) / block_elements, 1, most_blocks);
 }
 
-template <int W>
-__global__ void square_blocks(std::int64_t count, double* partial, const float* values) {
+template <class T, int W>
+__global__ void square_blocks(std::int64_t count, double* partial, const T* values) {
   double sum = 0;
   for (std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * W; i < count;
        i += static_cast<std::int64_t>(gridDim.x) * threads * W) {
-    const Pack<float, W> some = load<float, W>(values + i);
-    for (int j = 0; j < W; ++j) sum += static_cast<double>(some.at[j]) * some.at[j];
+    const Pack<T, W> some = load<T, W>(values + i);
+    for (int j = 0; j < W; ++j) sum += static_cast<double>(as_float(some.at[j])) * as_float(some.at[j]);
   }
   sum = block_reduce<Sum, threads>(sum, 0.0);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -109,7 +109,7 @@ __global__ void add_squares(std::int64_t blocks, double* total, const double* pa
 void adamw(Stream& stream, const AdamWTensors& tensors, const Tensor& step_scalars, const AdamWConstants& constants,
            const StochasticRounding& rounding) {
   const Tensor &master = tensors.master, &gradients = tensors.gradients, &exp_avg = tensors.exp_avg, &exp_avg_sq = tensors.exp_avg_sq;
-  require_fp32("AdamW", {&gradients, &step_scalars});
+  require_fp32("AdamW", {&step_scalars});
   const std::int64_t count = master.elements();
   BALEEN_CHECK(gradients.elements() == count && exp_avg.elements() == count && exp_avg_sq.elements() == count, count, gradients.elements());
   BALEEN_CHECK(step_scalars.elements() == adamw_scalars && exp_avg.dtype() == exp_avg_sq.dtype(), step_scalars.elements());
@@ -117,22 +117,25 @@ void adamw(Stream& stream, const AdamWTensors& tensors, const Tensor& step_scala
   if (count == 0) return;
   for_element_type(master.dtype(), "AdamW", [&](auto master_zero) {
     for_element_type(exp_avg.dtype(), "AdamW", [&](auto state_zero) {
-      using Master = decltype(master_zero);
-      using State = decltype(state_zero);
-      const Update<Master, State> to{master.as<Master>(),
-                                     tensors.weights.defined() ? tensors.weights.as<BFloat16>() : nullptr,
-                                     gradients.as<float>(),
-                                     exp_avg.as<State>(),
-                                     exp_avg_sq.as<State>(),
-                                     step_scalars.as<float>(),
-                                     constants,
-                                     rounding_key(rounding),
-                                     rounding.first};
-      for_width<float>(
-          rounding.first % 4 == 0 ? count : 1, {to.master, to.weights, to.gradients, to.exp_avg, to.exp_avg_sq}, [&](auto width) {
-            constexpr int W = decltype(width)::value;
-            update_elements<Master, State, W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, to);
-          });
+      for_element_type(gradients.dtype(), "AdamW", [&](auto gradient_zero) {
+        using Master = decltype(master_zero);
+        using State = decltype(state_zero);
+        using Gradient = decltype(gradient_zero);
+        const Update<Master, State, Gradient> to{master.as<Master>(),
+                                                 tensors.weights.defined() ? tensors.weights.as<BFloat16>() : nullptr,
+                                                 gradients.as<Gradient>(),
+                                                 exp_avg.as<State>(),
+                                                 exp_avg_sq.as<State>(),
+                                                 step_scalars.as<float>(),
+                                                 constants,
+                                                 rounding_key(rounding),
+                                                 rounding.first};
+        for_width<float>(
+            rounding.first % 4 == 0 ? count : 1, {to.master, to.weights, to.gradients, to.exp_avg, to.exp_avg_sq}, [&](auto width) {
+              constexpr int W = decltype(width)::value;
+              update_elements<Master, State, Gradient, W><<<blocks_for(count, threads * W), threads, 0, native_stream(stream)>>>(count, to);
+            });
+      });
     });
   });
   check_launch("AdamW");
@@ -143,14 +146,16 @@ std::size_t sum_of_squares_workspace(std::int64_t count) {
 }
 
 void sum_of_squares(Stream& stream, const Tensor& sum, const Tensor& values, void* workspace) {
-  require_fp32("sum of squares", {&values});
   BALEEN_CHECK(sum.elements() == 1, sum.elements());
   const std::int64_t count = values.elements(), blocks = blocks_of(count);
   if (count == 0) return;
   auto* partial = static_cast<double*>(workspace);
   const gpuStream_t native = native_stream(stream);
-  for_width<float>(count, {values.data()}, [&](auto width) {
-    square_blocks<decltype(width)::value><<<static_cast<unsigned>(blocks), threads, 0, native>>>(count, partial, values.as<float>());
+  for_element_type(values.dtype(), "sum of squares", [&](auto zero) {
+    using T = decltype(zero);
+    for_width<T>(count, {values.data()}, [&](auto width) {
+      square_blocks<T, decltype(width)::value><<<static_cast<unsigned>(blocks), threads, 0, native>>>(count, partial, values.as<T>());
+    });
   });
   check_launch("sum of squares");
   add_squares<<<1, threads, 0, native>>>(blocks, sum.as<double>(), partial);

@@ -45,10 +45,28 @@ __global__ void __launch_bounds__(column_threads) sum_chunks(std::int64_t rows, 
     }
 }
 
+// Where K sums are added: gradients [columns], all fp32 or all bf16.
 template <int K>
 struct ColumnTargets {
-  float* at[K];
+  void* at[K];
+  bool halves;
+
+  __device__ void add(std::int64_t k, std::int64_t column, float sum) const {
+    if (halves) {
+      auto* const to = static_cast<BFloat16*>(at[k]) + column;
+      *to = rounded<BFloat16>(as_float(*to) + sum);
+    } else {
+      static_cast<float*>(at[k])[column] += sum;
+    }
+  }
 };
+template <class... Tensors>
+ColumnTargets<1 + sizeof...(Tensors)> column_targets(const Tensor& first, const Tensors&... others) {
+  const DType dtype = first.dtype();
+  if (dtype != DType::f32 && dtype != DType::bf16) refuse_dtype("sums of columns", dtype);
+  for (const Tensor* const other : {&first, &others...}) BALEEN_CHECK(other->dtype() == dtype, dtype_name(other->dtype()), dtype_name(dtype));
+  return {{first.data(), others.data()...}, dtype == DType::bf16};
+}
 
 // A block adds the chunks of 32 columns of one sum, with 32 threads a column.
 template <int K>
@@ -63,10 +81,10 @@ __global__ void __launch_bounds__(warp_size* warp_size)
   __syncthreads();
   sum = warp_reduce<Sum>(shared[threadIdx.x][threadIdx.y]);  // a warp a column
   const std::int64_t own = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.y;
-  if (threadIdx.x == 0 && own < columns) targets.at[k][own] += sum;
+  if (threadIdx.x == 0 && own < columns) targets.add(k, own, sum);
 }
 
-// targets [K] of [columns] fp32 += the sums of partial [K, chunks, columns] over the chunks.
+// targets [K] of [columns] += the sums of partial [K, chunks, columns] over the chunks.
 template <int K>
 void add_partial_sums(gpuStream_t stream, std::int64_t chunks, std::int64_t columns, const ColumnTargets<K>& targets,
                       const float* partial) {
@@ -74,7 +92,7 @@ void add_partial_sums(gpuStream_t stream, std::int64_t chunks, std::int64_t colu
   check_launch("sums of columns");
 }
 
-// targets [K] of [columns] fp32 += the sums. W divides columns.
+// targets [K] of [columns] += the sums. W divides columns.
 template <int W, int K, class Terms>
 void add_column_sums(gpuStream_t stream, std::int64_t rows, std::int64_t columns, const ColumnTargets<K>& targets, void* workspace,
                      const Terms& terms) {

@@ -61,9 +61,9 @@ __device__ int first_not_below(const std::uint64_t* entries, std::uint64_t entry
   return begin;
 }
 
-template <class T, int W>
+template <class Gradient, class T, int W>
 __global__ void __launch_bounds__(add_threads)
-    add_rows_of_id(std::int64_t chunks, std::int64_t columns, float* d_table, const T* d_out, const std::uint64_t* sorted) {
+    add_rows_of_id(std::int64_t chunks, std::int64_t columns, Gradient* d_table, const T* d_out, const std::uint64_t* sorted) {
   __shared__ int begins[add_threads], ends[add_threads];
   constexpr int unrolled = 8;  // rows on their way at once
   const std::int64_t own = blockIdx.x / chunk, at = blockIdx.x;
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(add_threads)
     if (__syncthreads_or(found)) return;  // an earlier chunk's block has this id
   }
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * add_threads + threadIdx.x) * W;
-  float* const to = d_table + static_cast<std::int64_t>(id_of(first)) * columns + column;
+  Gradient* const to = d_table + static_cast<std::int64_t>(id_of(first)) * columns + column;
   float sums[W];
   if (column < columns)
-    for (int j = 0; j < W; ++j) sums[j] = to[j];
+    for (int j = 0; j < W; ++j) sums[j] = as_float(to[j]);
   for (std::int64_t group = own; group < chunks; group += add_threads) {
     const std::int64_t other = group + threadIdx.x;
     __syncthreads();
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(add_threads)
     }
   }
   if (column < columns)
-    for (int j = 0; j < W; ++j) to[j] = sums[j];
+    for (int j = 0; j < W; ++j) to[j] = rounded<Gradient>(sums[j]);
 }
 
 std::int64_t chunks_of(std::int64_t tokens) {
@@ -145,14 +145,19 @@ void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_o
   const gpuStream_t native = native_stream(stream);
   sort_chunk<<<blocks_for(chunks, 1), sort_threads, 0, native>>>(tokens, d_table.size(0), sorted, ids.as<std::int32_t>());
   check_launch("embedding gradient");
-  for_element_type(d_out.dtype(), "embedding gradient", [&](auto zero) {
+  const auto add = [&](auto gradient_zero, auto zero) {
+    using Gradient = decltype(gradient_zero);
     using T = decltype(zero);
     for_width<T>(columns, {d_out.data(), d_table.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      add_rows_of_id<T, W><<<dim3(blocks_for(chunks * chunk, 1), blocks_for(columns, add_threads * W)), add_threads, 0, native>>>(
-          chunks, columns, d_table.as<float>(), d_out.as<T>(), sorted);
+      add_rows_of_id<Gradient, T, W><<<dim3(blocks_for(chunks * chunk, 1), blocks_for(columns, add_threads * W)), add_threads, 0, native>>>(
+          chunks, columns, d_table.as<Gradient>(), d_out.as<T>(), sorted);
     });
-  });
+  };
+  if (d_table.dtype() == DType::bf16 && d_out.dtype() == DType::bf16)
+    add(BFloat16{}, BFloat16{});
+  else
+    for_element_type(d_out.dtype(), "embedding gradient", [&](auto zero) { add(float{}, zero); });
   check_launch("embedding gradient");
 }
 

@@ -85,7 +85,7 @@ void layer_norm_backward(Stream& stream, const Tensor& d_x, const Tensor& d_weig
   for_element_type(x.dtype(), "LayerNorm", [&](auto zero) {
     using T = decltype(zero);
     norm_backward<T, true, true>(native_stream(stream), backward_pass<T>(d_x, d_out, d_residual, x, mean, rstd, weight, workspace),
-                                 {{d_weight.as<float>(), d_bias.as<float>()}});
+                                 column_targets(d_weight, d_bias));
   });
 }
 
@@ -103,7 +103,7 @@ void layer_norm_backward_weight(Stream& stream, const Tensor& d_weight, const Te
     using T = decltype(zero);
     for_width<T>(columns, {d_out.data(), x.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      add_column_sums<W>(native_stream(stream), rows, columns, ColumnTargets<2>{{d_weight.as<float>(), d_bias.as<float>()}}, workspace,
+      add_column_sums<W>(native_stream(stream), rows, columns, column_targets(d_weight, d_bias), workspace,
                          WeightAndBiasTerms<T, W>{columns, d_out.as<T>(), x.as<T>(), mean.as<float>(), rstd.as<float>()});
     });
   });

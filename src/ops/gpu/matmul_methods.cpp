@@ -12,7 +12,7 @@ namespace baleen::ops::gpu {
 namespace {
 
 constexpr std::size_t largest_file = std::size_t{16} << 20;  // bytes
-constexpr const char* first_line = "baleen matrix product methods, version 1";
+constexpr const char* first_line = "baleen matrix product methods, version 2";
 
 std::string checksum_line(const std::string& content) {
   StreamHash hash;

@@ -78,7 +78,7 @@ void rms_norm_backward(Stream& stream, const Tensor& d_x, const Tensor& d_weight
   for_element_type(x.dtype(), "RMSNorm", [&](auto zero) {
     using T = decltype(zero);
     norm_backward<T, false, true>(native_stream(stream), backward_pass<T>(d_x, d_out, d_residual, x, rstd, weight, workspace),
-                                  {{d_weight.as<float>()}});
+                                  column_targets(d_weight));
   });
 }
 
@@ -95,7 +95,7 @@ void rms_norm_backward_weight(Stream& stream, const Tensor& d_weight, const Tens
     using T = decltype(zero);
     for_width<T>(columns, {d_out.data(), x.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      add_column_sums<W>(native_stream(stream), rows, columns, ColumnTargets<1>{{d_weight.as<float>()}}, workspace,
+      add_column_sums<W>(native_stream(stream), rows, columns, column_targets(d_weight), workspace,
                          WeightTerms<T, W>{columns, d_out.as<T>(), x.as<T>(), rstd.as<float>()});
     });
   });

@@ -22,7 +22,8 @@ struct NormForward {
 template <int P, bool Backward>
 inline constexpr int norm_threads = P <= 4 && !Backward ? 1024 : 512;
 
-inline constexpr int norm_row_warps = 4;  // rows that a block of the backward pass has where a warp holds one
+inline constexpr int norm_row_warps = 4;   // rows that a block of the backward pass has where a warp holds one
+inline constexpr int norm_row_arrays = 3;  // that the backward pass reads: d_out, x, d_residual
 
 // P packs of W elements a thread.
 template <class T, int W, int P, bool Centred>
@@ -118,52 +119,106 @@ __device__ void store_block_sums(float* partial, const float (&sums)[P][W], int 
     }
 }
 
+// What a thread of the backward pass has of one row, in registers. Staged: in shared memory, where the next row's is on its way meanwhile;
+// a thread reads what it copied itself, so that nobody waits for others.
+template <class T, int W, int P, bool Staged>
+class BackwardRow {
+ public:
+  enum Array { d_out, x, d_residual };
+
+  __device__ BackwardRow(const NormBackward<T>& from, int first, int stride) : from_(from), first_(first), stride_(stride) {}
+  // Begins to bring a row; one behind the last: nothing.
+  __device__ void begin(std::int64_t row, int stage) {
+    if constexpr (Staged) {
+      if (row < from_.rows)
+        each_pack([&](int p, int i) {
+          for_each_array([&](Array array, const T* values) { gpu_copy_16(slot(stage, array, p), values + row * from_.columns + i); });
+        });
+      gpu_end_group();
+    }
+  }
+  // The row of the begin() before the last is what get() gives from here on.
+  __device__ void use(std::int64_t row, int stage) {
+    stage_ = stage;
+    if constexpr (Staged)
+      gpu_await_all_but_last_group();
+    else
+      each_pack([&](int p, int i) {
+        for_each_array([&](Array array, const T* values) { packs_[array][p] = load<T, W>(values + row * from_.columns + i); });
+      });
+  }
+  __device__ Pack<T, W> get(Array array, int p) const {
+    if constexpr (Staged)
+      return load<T, W>(slot(stage_, array, p));
+    else
+      return packs_[array][p];
+  }
+  // body(pack, column) for the packs of the thread.
+  template <class Body>
+  __device__ void each_pack(const Body& body) const {
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      if (const int i = first_ + p * stride_; i < static_cast<int>(from_.columns)) body(p, i);
+  }
+
+ private:
+  template <class Body>
+  __device__ void for_each_array(const Body& body) const {
+    body(d_out, from_.d_out);
+    body(x, from_.x);
+    if (from_.d_residual != nullptr) body(d_residual, from_.d_residual);
+  }
+  __device__ T* slot(int stage, Array array, int p) const {
+    extern __shared__ uint4 stages[];
+    return reinterpret_cast<T*>(stages + ((stage * norm_row_arrays + array) * P + p) * static_cast<int>(blockDim.x) +
+                                static_cast<int>(threadIdx.x));
+  }
+  const NormBackward<T>& from_;
+  int first_, stride_, stage_ = 0;
+  Pack<T, W> packs_[Staged ? 1 : norm_row_arrays][Staged ? 1 : P];
+};
+
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)), without the
 // means of RMSNorm; it is added to d_residual, if there. A block walks over rows; the weight's gradient is Σ d_out · x̂, the bias's Σ d_out.
-template <class T, int W, int P, bool Centred, bool Weights, bool WarpRows>
+template <class T, int W, int P, bool Centred, bool Weights, bool WarpRows, bool Staged>
 __global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_threads<P, true>)) norm_backward_rows(NormBackward<T> to) {
   const int threads_of_row = WarpRows ? warp_size : static_cast<int>(blockDim.x), rows_of_block = WarpRows ? norm_row_warps : 1;
   const int first = static_cast<int>(threadIdx.x) % threads_of_row * W, stride = threads_of_row * W, columns = static_cast<int>(to.columns);
   float d_weight[Weights ? P : 1][W] = {}, d_bias[Weights && Centred ? P : 1][W] = {};
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / threads_of_row; row < to.rows;
-       row += static_cast<std::int64_t>(gridDim.x) * rows_of_block) {
-    const std::int64_t at = row * to.columns;
+  using Row = BackwardRow<T, W, P, Staged>;
+  Row has(to, first, stride);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_of_block;
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / threads_of_row;
+  has.begin(row, 0);
+  for (int stage = 0; row < to.rows; row += step, stage ^= 1) {
+    has.begin(row + step, stage ^ 1);
     const float scale = to.rstd[row], mean = Centred ? to.mean[row] : 0.0f;
-    Pack<T, W> d[P], x[P], result[P];
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (const int i = first + p * stride; i < columns) {
-        d[p] = load<T, W>(to.d_out + at + i);
-        x[p] = load<T, W>(to.x + at + i);
-        if (to.d_residual != nullptr) result[p] = load<T, W>(to.d_residual + at + i);
-      }
+    has.use(row, stage);
     float sum = 0, products = 0;
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (const int i = first + p * stride; i < columns) {
-        const Pack<T, W> weights = load<T, W>(to.weight + i);
-        for (int j = 0; j < W; ++j) {
-          const float gradient = as_float(d[p].at[j]), g = as_float(weights.at[j]) * gradient;
-          const float unit = (as_float(x[p].at[j]) - mean) * scale;
-          products += g * unit;
-          if constexpr (Centred) sum += g;
-          if constexpr (Weights) d_weight[p][j] += gradient * unit;
-          if constexpr (Weights && Centred) d_bias[p][j] += gradient;
-        }
+    has.each_pack([&](int p, int i) {
+      const Pack<T, W> weights = load<T, W>(to.weight + i), d = has.get(Row::d_out, p), x = has.get(Row::x, p);
+      for (int j = 0; j < W; ++j) {
+        const float gradient = as_float(d.at[j]), g = as_float(weights.at[j]) * gradient;
+        const float unit = (as_float(x.at[j]) - mean) * scale;
+        products += g * unit;
+        if constexpr (Centred) sum += g;
+        if constexpr (Weights) d_weight[p][j] += gradient * unit;
+        if constexpr (Weights && Centred) d_bias[p][j] += gradient;
       }
+    });
     const float along_x = -sum_of_row<WarpRows>(products) / static_cast<float>(columns);
     const float mean_g = Centred ? sum_of_row<WarpRows>(sum) / static_cast<float>(columns) : 0.0f;
-#pragma unroll
-    for (int p = 0; p < P; ++p)
-      if (const int i = first + p * stride; i < columns) {
-        const Pack<T, W> weights = load<T, W>(to.weight + i);
-        for (int j = 0; j < W; ++j) {
-          const float g = as_float(weights.at[j]) * as_float(d[p].at[j]), unit = (as_float(x[p].at[j]) - mean) * scale;
-          const float before = to.d_residual != nullptr ? as_float(result[p].at[j]) : 0.0f;
-          result[p].at[j] = rounded<T>(before + scale * (g - mean_g + unit * along_x));
-        }
-        store(to.d_x + at + i, result[p]);
+    has.each_pack([&](int p, int i) {
+      const Pack<T, W> weights = load<T, W>(to.weight + i), d = has.get(Row::d_out, p), x = has.get(Row::x, p);
+      Pack<T, W> result{};
+      if (to.d_residual != nullptr) result = has.get(Row::d_residual, p);
+      for (int j = 0; j < W; ++j) {
+        const float g = as_float(weights.at[j]) * as_float(d.at[j]), unit = (as_float(x.at[j]) - mean) * scale;
+        const float before = as_float(result.at[j]);
+        result.at[j] = rounded<T>(before + scale * (g - mean_g + unit * along_x));
       }
+      store(to.d_x + row * to.columns + i, result);
+    });
   }
   if constexpr (Weights) {
     store_block_sums<W, P, WarpRows>(to.partial + blockIdx.x * to.columns, d_weight, first, stride, columns);
@@ -200,10 +255,23 @@ void norm_backward(gpuStream_t stream, const NormBackward<T>& to, const ColumnTa
     constexpr int W = decltype(width)::value;
     for_row<true>(to.columns, W, [&](auto packs, unsigned threads) {
       constexpr int P = decltype(packs)::value;
+      const auto launch = [&](auto warp_rows, unsigned block_threads) {
+        constexpr bool WarpRows = decltype(warp_rows)::value;
+        // Two stages, where several blocks still share a multiprocessor.
+        constexpr unsigned most_bytes = 56 * 1024;
+        const unsigned bytes = 2 * norm_row_arrays * P * block_threads * 16;
+        if (sizeof(T) * W == 16 && bytes <= most_bytes) {
+          constexpr auto kernel = &norm_backward_rows < T, W, P, Centred, Weights, WarpRows, sizeof(T) * W == 16 > ;
+          gpu_check(gpuAllowSharedMemory(kernel, most_bytes), "a norm's shared memory");
+          kernel<<<static_cast<unsigned>(blocks), block_threads, bytes, stream>>>(to);
+        } else {
+          norm_backward_rows<T, W, P, Centred, Weights, WarpRows, false><<<static_cast<unsigned>(blocks), block_threads, 0, stream>>>(to);
+        }
+      };
       if (threads == warp_size)
-        norm_backward_rows<T, W, P, Centred, Weights, true><<<static_cast<unsigned>(blocks), norm_row_warps * warp_size, 0, stream>>>(to);
+        launch(std::true_type{}, norm_row_warps * warp_size);
       else
-        norm_backward_rows<T, W, P, Centred, Weights, false><<<static_cast<unsigned>(blocks), threads, 0, stream>>>(to);
+        launch(std::false_type{}, threads);
     });
   });
   check_launch("a norm's gradient");
