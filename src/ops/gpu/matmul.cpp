@@ -108,7 +108,8 @@ class Product {
     prefer(gpublas_pref_align_b, alignment_of(a.data));
     prefer(gpublas_pref_align_c, alignment_of(out.data));
     prefer(gpublas_pref_align_d, alignment_of(out.data));
-    if (out.dtype == DType::bf16) prefer(gpublas_pref_reductions, gpublas_reduction_in_compute_type);  // else parts are rounded before their sum
+    if (out.dtype == DType::bf16)
+      prefer(gpublas_pref_reductions, gpublas_reduction_in_compute_type);  // else parts are rounded before their sum
     std::vector<gpublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
     int found = 0;
     const gpublasStatus_t status = blas_.heuristic(handle_, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(),
