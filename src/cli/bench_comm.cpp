@@ -65,8 +65,8 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     if (arguments.backend == "nccl") {
       gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
       axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv});
-    } else if (arguments.backend == "shm") {
-      cpu = create_cpu_device(world.shared_memory());
+    } else {
+      cpu = create_cpu_device(world.shared_memory());  // the memory that training has
     }
     const double copied = gpu == nullptr ? copy_gbs(*axis) : 0;
     const bool table = world.rank() == 0 && !arguments.json;

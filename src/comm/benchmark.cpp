@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_message = std::size_t{64} << 30;
 constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
-constexpr int queued_at_once = 20;           // operations enqueued before the first is awaited, as in nccl-tests
-constexpr int queued_on_gpu = 1000;          // there each wait for all of them empties the queue, which nccl-tests do once
+constexpr int queued_at_once = 20;           // operations of a batch
+constexpr int queued_on_gpu = 1000;          // there a wait of the host takes as long as many short operations
 constexpr double seconds_a_row = 0.3;        // about what timing one size may take
 constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
 
@@ -148,14 +148,22 @@ class Case {
   std::unique_ptr<Stream> copies_;  // where the host cannot reach the buffers
 };
 
+// One batch is awaited while the next is in the queue already, which never runs empty: what is timed is operations, not the caller's waking.
 void run_operations(Case& subject, int operations) {
+  // The last event first: they complete in order, and being woken for each would take the processor from the next.
+  const auto wait = [](std::vector<Event>& batch) {
+    for (auto event = batch.rbegin(); event != batch.rend(); ++event) event->wait();
+    batch.clear();
+  };
+  std::vector<Event> under_way;
   for (int done = 0; done < operations;) {
-    std::vector<Event> pending;
+    std::vector<Event> next;
     for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done)
-      for (Event& event : subject.enqueue()) pending.push_back(std::move(event));
-    // The last first: they complete in order, and being woken for each would take the processor from the next.
-    for (auto event = pending.rbegin(); event != pending.rend(); ++event) event->wait();
+      for (Event& event : subject.enqueue()) next.push_back(std::move(event));
+    wait(under_way);
+    under_way = std::move(next);
   }
+  wait(under_way);
 }
 
 // Of `operations`, on the slowest rank.

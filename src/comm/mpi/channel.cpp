@@ -36,6 +36,7 @@ Channel::~Channel() {
 void Channel::enqueue(std::shared_ptr<Operation> operation) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(operation));
+  queued_.store(queue_.size(), std::memory_order_release);
   ++pending_;
 }
 
@@ -50,12 +51,11 @@ std::string Channel::failure() const {
 }
 
 bool Channel::busy() const {
-  if (!active_.empty()) return true;
-  const std::lock_guard lock(mutex_);
-  return !queue_.empty();
+  return !active_.empty() || queued_.load(std::memory_order_acquire) != 0;
 }
 
 void Channel::admit() {
+  if (queued_.load(std::memory_order_acquire) == 0) return;
   const std::lock_guard lock(mutex_);
   while (!queue_.empty()) {
     const bool alone = !queue_.front()->point_to_point() || (!active_.empty() && !active_.front().operation->point_to_point());
@@ -63,6 +63,7 @@ void Channel::admit() {
     active_.push_back({});
     active_.back().operation = std::move(queue_.front());
     queue_.pop_front();
+    queued_.store(queue_.size(), std::memory_order_release);
   }
 }
 
@@ -142,6 +143,7 @@ void Channel::fail(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = error;
     rest.swap(queue_);
+    queued_.store(0, std::memory_order_release);
   }
   std::deque<Active> active;
   active.swap(active_);

@@ -81,9 +81,10 @@ class Channel {
   std::atomic<std::uint64_t>& busy_;
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::size_t pending_ = 0;       // enqueued and not finished
-  std::deque<Active> active_;     // in the order of the queue
-  std::deque<Active> abandoned_;  // started, failed: MPI may still touch their memory
+  std::atomic<std::size_t> queued_{0};  // the queue's length, to be asked without the lock
+  std::size_t pending_ = 0;             // enqueued and not finished
+  std::deque<Active> active_;           // in the order of the queue
+  std::deque<Active> abandoned_;        // started, failed: MPI may still touch their memory
   std::uint64_t begun_ = 0;
   std::atomic<CommObserver*> observer_{nullptr};
   std::optional<Error> failure_;  // written by MPI's thread, with the lock

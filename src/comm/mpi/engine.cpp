@@ -57,6 +57,7 @@ Engine::~Engine() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    attention_ = true;
   }
   woken_.notify_all();
   thread_.join();
@@ -70,16 +71,19 @@ void Engine::run(std::promise<void>& started) {
     return;
   }
   started.set_value();
+  auto begin = Clock::now();
   while (true) {
-    const auto begin = Clock::now();
-    bool busy = run_posted();
-    busy |= pump();
-    {
+    // Rounds are short, because another rank waits for what they find: no lock, and one look at the clock.
+    bool busy = false;
+    if (attention_.exchange(false, std::memory_order_acquire)) {
+      busy = run_posted();
       const std::lock_guard lock(mutex_);
       if (stopping_ && posted_.empty()) break;
     }
+    busy |= pump(begin);
+    const auto end = Clock::now();
     // A round in which MPI has moved data or added takes longer than one that finds nothing.
-    rest(busy, Clock::now() - begin > std::chrono::microseconds(3));
+    begin = rest(busy, end - begin > std::chrono::microseconds(3)) ? Clock::now() : end;
   }
   finish_mpi();
 }
@@ -138,10 +142,9 @@ bool Engine::run_posted() {
 }
 
 // One look at everything under way; true when something is.
-bool Engine::pump() {
+bool Engine::pump(Clock::time_point now) {
   bool busy = false;
-  for (std::size_t index = 0; index < channels_.size(); ++index) {
-    const auto channel = channels_[index];
+  for (const auto& channel : channels_) {
     if (dead_) {
       channel->fail(Error(ExitCode::rank_failed, *dead_, fmt::format("rank {}, communicator '{}'", rank_, channel->name()), remedy));
       continue;
@@ -150,7 +153,6 @@ bool Engine::pump() {
     busy |= channel->busy();
   }
   if (dead_) return false;
-  const auto now = Clock::now();
   if (now - control_looked_ > std::chrono::microseconds(200)) {
     control_looked_ = now;
     while (!dead_) {
@@ -166,20 +168,22 @@ bool Engine::pump() {
   return busy;
 }
 
-void Engine::rest(bool busy, bool moved) {
+// True when time has passed in it.
+bool Engine::rest(bool busy, bool moved) {
   if (!busy) {
     std::unique_lock lock(mutex_);
     woken_.wait_for(lock, milliseconds(20), [&] { return wake_ || stopping_ || !posted_.empty(); });
     idle_rounds_ = 0;
-    return;
+    return true;
   }
   idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
-  constexpr int spins = 200, yields = 2000;
-  if (idle_rounds_ <= spins) return;
+  constexpr int spins = 400, yields = 2000;
+  if (idle_rounds_ <= spins) return false;
   if (idle_rounds_ <= spins + yields)
     std::this_thread::yield();
   else
     std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return true;
 }
 
 void Engine::look_for_late() {
@@ -294,6 +298,7 @@ auto Engine::call(Body body) -> decltype(body()) {
   {
     const std::lock_guard lock(mutex_);
     posted_.emplace_back([&task] { task(); });
+    attention_ = true;
   }
   woken_.notify_all();
   return result.get();
@@ -316,7 +321,7 @@ std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::
   if (ranks.empty()) return nullptr;
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   Link link{comm, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()),
-            options_.largest_count};
+            options_.largest_count, std::make_shared<Spare>()};
   auto channel = std::make_shared<Channel>(id, name, ranks, link, sent, busy);
   channels_.push_back(channel);
   if (const auto early = aborted_.find(id); early != aborted_.end()) take_failure(id, early->second);
@@ -332,7 +337,7 @@ void Engine::agree(const std::vector<int>& ranks, const std::string& name) {
   check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, claims.data(), sizeof mine, MPI_BYTE, control_->comm(), &request), "MPI_Iallgather");
   Waited waited;
   for (int complete = 0; complete == 0;) {
-    pump();
+    pump(Clock::now());
     if (dead_) throw Error(ExitCode::rank_failed, *dead_, "creating communicator '" + name + "'", remedy);
     check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test");
     if (complete == 0 && !inquiry_ && waited.look() > options_.timeout) {
@@ -363,6 +368,7 @@ void Engine::enqueue(Channel& channel, std::shared_ptr<Operation> operation) {
   {
     const std::lock_guard lock(mutex_);
     wake_ = true;
+    attention_ = true;
   }
   woken_.notify_all();
 }

@@ -8,6 +8,7 @@
 // does not answer or has not come. A failure is sent to all ranks; after it, no call of MPI is made, MPI_Finalize included.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -71,8 +72,8 @@ class Engine {
   void start_mpi();
   void finish_mpi();
   bool run_posted();
-  bool pump();
-  void rest(bool busy, bool moved);
+  bool pump(Clock::time_point now);
+  bool rest(bool busy, bool moved);
   void look_for_late();
   void ask(Inquiry inquiry);
   void conclude();
@@ -96,6 +97,7 @@ class Engine {
   std::condition_variable woken_;
   std::deque<std::function<void()>> posted_;
   bool wake_ = false, stopping_ = false;
+  std::atomic<bool> attention_{false};  // something of the above has changed
 
   // Of MPI's thread alone.
   std::unique_ptr<Control> control_;

@@ -5,7 +5,8 @@
 namespace baleen::mpi {
 namespace {
 
-constexpr std::size_t largest_chunk = std::size_t{256} << 10;  // bytes on the wire
+// Bytes on the wire: more do not stay in a core's cache, fewer cost more calls than they gain.
+constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
 constexpr std::size_t most_lanes = 4;
 constexpr int first_tag = 16;
 
@@ -18,21 +19,24 @@ RingSum::RingSum(const Link& link, const Operation& operation)
       partition_(partition_of_sum(operation, link.size)),
       size_(link.size),
       exchanges_((link.size - 1) * (operation.kind == OperationKind::all_reduce ? 2 : 1)) {
-  // Whole cache lines, and a chunk for every lane where the slice is short.
-  const std::size_t slice = partition_.slice(0).size(), line = 64;
-  piece_ = std::min({(slice + most_lanes - 1) / most_lanes, largest_chunk / reducer_.wire_bytes, link.largest_count});
-  piece_ = std::max<std::size_t>(1, std::min((piece_ + line - 1) / line * line, link.largest_count));
+  const std::size_t slice = partition_.slice(0).size();
+  piece_ = std::max<std::size_t>(1, std::min({slice, chunk_bytes / reducer_.wire_bytes, link.largest_count / reducer_.wire_bytes}));
   chunks_ = (slice + piece_ - 1) / piece_;
   lanes_.resize(std::min(most_lanes, chunks_));
   const std::size_t bytes = piece_ * reducer_.wire_bytes;
-  memory_ = std::make_unique_for_overwrite<std::byte[]>(2 * lanes_.size() * bytes);
+  memory_.swap(link.spare->memory);
+  if (memory_.size() < 2 * lanes_.size() * bytes) memory_.resize(2 * lanes_.size() * bytes);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = lanes_[i];
     lane.tag = first_tag + static_cast<int>(i);
     lane.chunk = i;
-    lane.buffers = {memory_.get() + 2 * i * bytes, memory_.get() + (2 * i + 1) * bytes};
+    lane.buffers = {memory_.data() + 2 * i * bytes, memory_.data() + (2 * i + 1) * bytes};
     begin(lane);
   }
+}
+
+RingSum::~RingSum() {
+  memory_.swap(link_.spare->memory);
 }
 
 // Slice r - 1 goes off first, so that it is complete where it belongs; then each rank hands on what it has completed.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <vector>
 
 #include "comm/mpi/transfer.h"
@@ -18,6 +17,7 @@ class RingSum final : public Transfer {
  public:
   // all_reduce or reduce_scatter, of two ranks or more.
   RingSum(const Link& link, const Operation& operation);
+  ~RingSum() override;
   bool test() override;
 
  private:
@@ -48,7 +48,7 @@ class RingSum final : public Transfer {
   const int size_;
   const int exchanges_;
   std::size_t piece_ = 0, chunks_ = 0;  // elements of a chunk; chunks of the longest slice
-  std::unique_ptr<std::byte[]> memory_;
+  std::vector<std::byte> memory_;
   std::vector<Lane> lanes_;
   std::size_t lanes_done_ = 0;
 };

@@ -54,8 +54,8 @@ void check_length(const MPI_Status& status, std::size_t bytes, const Operation& 
   MPI_Count came = 0;
   check(MPI_Get_elements_x(&status, MPI_BYTE, &came), "MPI_Get_elements_x");
   if (static_cast<std::size_t>(came) == bytes) return;
-  throw Error(ExitCode::rank_failed, fmt::format("{} expects {} bytes, but {} came", describe(operation.tag()), bytes, came),
-              "", "this is a bug: both ends of a message must agree");
+  throw Error(ExitCode::rank_failed, fmt::format("{} expects {} bytes, but {} came", describe(operation.tag()), bytes, came), "",
+              "this is a bug: both ends of a message must agree");
 }
 
 std::size_t bytes_on_the_wire(const Link& link, const Operation& operation) {

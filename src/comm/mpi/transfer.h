@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "comm/mpi/library.h"
 #include "comm/operation.h"
@@ -11,12 +12,18 @@
 
 namespace baleen::mpi {
 
+// Memory that one operation leaves to the next: large blocks go back to the system when they are freed, and come with a fault a page.
+struct Spare {
+  std::vector<std::byte> memory;
+};
+
 // Where an operation takes place.
 struct Link {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0, size = 1;
   // MPI counts are ints: longer messages go in pieces of this many elements, or as one element of a larger type.
   std::size_t largest_count = std::size_t{1} << 30;
+  std::shared_ptr<Spare> spare;
 };
 
 class Transfer {
