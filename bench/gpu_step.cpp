@@ -83,7 +83,8 @@ class Step {
       : options_(options),
         device_(device),
         stream_(stream),
-        units_(device, model_units(config), StorageOptions{.compute = options.compute, .state = options.state, .gradient = options.gradient}),
+        units_(device, model_units(config),
+               StorageOptions{.compute = options.compute, .state = options.state, .gradient = options.gradient}),
         stage_(config, units_, StageLayers::whole(config), 0, {.head_chunks = options.head_chunks}) {
     fill_weights();
     put_batch(config);

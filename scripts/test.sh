@@ -84,6 +84,10 @@ sanitized() {
 }
 
 bash scripts/install-deps.sh || stop "cannot install the packages"
+# What the GPU code has beyond the packages, so that it is compiled here, too.
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  quietly bash scripts/fetch-gpu-headers.sh || echo "test: no headers of cuDNN's frontend and CUTLASS; the GPU code is built without what needs them"
+fi
 
 echo "test: building release"
 quietly cmake --preset release || stop "cannot configure release"

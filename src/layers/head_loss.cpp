@@ -64,7 +64,8 @@ HeadLoss::HeadLoss(const UnitStorage& units, ParameterId weight, std::int64_t ch
 std::int64_t HeadLoss::automatic_chunks(const LayerContext& context, std::int64_t tokens, DType dtype) const {
   constexpr std::int64_t mebi = std::int64_t{1} << 20, enough_rows = 2048, quarters = 4;
   const bool gpu = context.ops.stream.kind() == DeviceKind::gpu, half_gradients = context.units.options().gradient == DType::bf16;
-  const std::int64_t chunk_elements = gpu ? (half_gradients ? 640 : 1280) * mebi : 200 * mebi / static_cast<std::int64_t>(dtype_bytes(dtype));
+  const std::int64_t chunk_elements =
+      gpu ? (half_gradients ? 640 : 1280) * mebi : 200 * mebi / static_cast<std::int64_t>(dtype_bytes(dtype));
   const std::int64_t columns = (vocabulary_ + context.tensor.size() - 1) / context.tensor.size();  // the same on every rank
   const std::int64_t rows = std::max<std::int64_t>(gpu ? 64 : 256, chunk_elements / columns / 64 * 64);
   const std::int64_t chunks = (tokens + rows - 1) / rows;

@@ -20,7 +20,7 @@ inline void bias_add(Context& context, const Tensor& y, std::int64_t row_stride,
   dispatch(context, [&] { cpu::bias_add(y, row_stride, bias); }, [&] { gpu::bias_add(context.stream, y, row_stride, bias); });
 }
 
-// d_bias [O] fp32, or bf16 where d_y is, += Σ over N of d_y [N, O], summed in fp32 and rounded once, in an order that does not depend on the number of threads.
+// d_bias [O] fp32, or bf16 where d_y is, += Σ over N of d_y [N, O], summed in fp32 in an order without regard to threads, and rounded once.
 inline void bias_backward(Context& context, const Tensor& d_bias, const Tensor& d_y, std::int64_t row_stride) {
   const Arena::Scope scope(context.scratch);
   const Tensor partial =

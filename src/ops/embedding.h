@@ -26,9 +26,9 @@ inline void embedding_forward(Context& context, const Tensor& out, const Tensor&
 // (no atomics: same bits for any thread count).
 inline void embedding_backward(Context& context, const Tensor& d_table, const Tensor& d_out, const Tensor& ids) {
   const Arena::Scope scope(context.scratch);
-  const Tensor sorted =
-      workspace(context, "embedding gradient workspace", [&] { return cpu::embedding_backward_workspace(ids.elements()); },
-                [&] { return gpu::embedding_backward_workspace(ids.elements()); });
+  const Tensor sorted = workspace(
+      context, "embedding gradient workspace", [&] { return cpu::embedding_backward_workspace(ids.elements()); },
+      [&] { return gpu::embedding_backward_workspace(ids.elements()); });
   dispatch(
       context, [&] { cpu::embedding_backward(d_table, d_out, ids, sorted.data()); },
       [&] { gpu::embedding_backward(context.stream, d_table, d_out, ids, sorted.data()); });

@@ -43,8 +43,8 @@ inline constexpr std::size_t matmul_workspace = std::size_t{32} << 20;
 void matmul(Stream& stream, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate, const Tensor& bias, void* workspace);
 }  // namespace gpu
 
-// out[M, N] (+)= a[M, K] · b[K, N] after transposition. fp32, or bf16 inputs with an fp32 or bf16 out; sums in fp32, what is accumulated into
-// included, and rounded once.
+// out[M, N] (+)= a[M, K] · b[K, N] after transposition. fp32, or bf16 inputs with an fp32 or bf16 out; sums in fp32, what is accumulated
+// into included, and rounded once.
 // A dimension of 0 is allowed: the product of nothing is zero.
 inline void matmul(Context& context, const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate = false) {
   const Arena::Scope scope(context.scratch);

@@ -43,7 +43,7 @@ inline void rms_norm_backward_input(Context& context, const Tensor& d_x, const T
       [&] { gpu::rms_norm_backward_input(context.stream, d_x, d_out, d_residual, x, rstd, weight); });
 }
 
-// d_weight [C] fp32, or bf16 where x is, += Σ over N of d_out · x · rstd, summed in fp32 and rounded once, in an order that does not depend on the number of threads.
+// d_weight [C] fp32, or bf16 where x is, += Σ over N of d_out · x · rstd, summed in fp32 in an order that no thread changes, rounded once.
 inline void rms_norm_backward_weight(Context& context, const Tensor& d_weight, const Tensor& d_out, const Tensor& x, const Tensor& rstd) {
   const Arena::Scope scope(context.scratch);
   const Tensor partial = workspace(context, "norm weight gradient workspace", no_bytes,

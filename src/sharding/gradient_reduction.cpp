@@ -74,8 +74,8 @@ void GradientReduction::done(int unit, ops::Context& compute) {
   InFlight& in_flight = in_flight_[static_cast<std::size_t>(storage_.gradient_pool().slot(unit))];
   in_flight = {unit, {}, slice_has_value_[index], last_};
   const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
-  in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(), static_cast<std::size_t>(own.elements()),
-                                                   own.dtype(), op_, filled);
+  in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(),
+                                                   static_cast<std::size_t>(own.elements()), own.dtype(), op_, filled);
   waits_.started(compute.stream, in_flight.reduced);
   slice_has_value_[index] = true;
 }

@@ -135,14 +135,15 @@ Tensor UnitStorage::flat_weights(int unit) const {
 
 Tensor UnitStorage::flat_gradients(int unit) const {
   BALEEN_CHECK(options_.stage < 2, options_.stage);
-  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient), layout(unit).trainable_elements(),
-                     options_.gradient);
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient),
+                     layout(unit).trainable_elements(), options_.gradient);
 }
 
 Tensor UnitStorage::slice_gradients(int unit) const {
   const SliceRange range = slice(unit);
   if (options_.stage < 2) return flat_gradients(unit).rows(static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size()));
-  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient), range.size(), options_.gradient);
+  return flat_tensor(at_element(gradients_, gradient_begin_[static_cast<std::size_t>(unit)], options_.gradient), range.size(),
+                     options_.gradient);
 }
 
 Tensor UnitStorage::pool_gradients(int unit) const {

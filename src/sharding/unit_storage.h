@@ -63,8 +63,8 @@ class UnitStorage {
   // Elements of what this rank's layout has.
   std::int64_t parameter_count() const;
 
-  // Views in the shape that this rank holds of the parameter: the weight in the compute dtype, the gradient in the gradients' own. In stages whose pool holds them they
-  // are valid between needed and done (unit_access.h).
+  // Views in the shape that this rank holds of the parameter: the weight in the compute dtype, the gradient in the gradients' own. In
+  // stages whose pool holds them they are valid between needed and done (unit_access.h).
   Tensor weight(ParameterId id) const;
   Tensor gradient(ParameterId id) const;
 
@@ -119,8 +119,8 @@ class UnitStorage {
   // In fact, not only in name: stages 0 and 1.
   void zero_gradients(Stream& stream);
 
-  // From begin_gradients on, the gradients of a unit are zeros to be added to, but they are not written at once: a product that is the first
-  // to add to a gradient writes it instead, which saves a pass over the zeros and one over the sum. Whoever adds asks either
+  // From begin_gradients on, the gradients of a unit are zeros to be added to, but they are not written at once: a product that is the
+  // first to add to a gradient writes it instead, which saves a pass over the zeros and one over the sum. Whoever adds asks either
   // writes_first() and then writes all of the gradient, or takes gradient_to_add(). complete_gradients writes the zeros that are left.
   void begin_gradients(int unit, Stream& stream);
   bool writes_first(ParameterId id) const;

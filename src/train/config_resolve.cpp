@@ -22,7 +22,8 @@ void refuse_missing_features(const Config& config) {
     reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
   if (config.gradient_dtype == "bf16" && config.training.dtype == "fp32")
-    reject(config, "optimizer.gradient_dtype = \"bf16\" with training.dtype = \"fp32\": gradients would be less precise than what is computed with",
+    reject(config,
+           "optimizer.gradient_dtype = \"bf16\" with training.dtype = \"fp32\": gradients would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.gradient_dtype = \"fp32\"");
   if (config.comm.backend == "nccl") {
     if (config.training.device != "gpu") reject(config, "comm.backend = \"nccl\" connects GPUs, and training.device is not \"gpu\"", "set comm.backend = \"auto\"");
@@ -70,8 +71,10 @@ void resolve_layout(Config& config, int world) {
   TrainingConfig& t = config.training;
   const std::int64_t tokens = t.micro_batch_size * t.sequence_length / p.context, most_chunks = (tokens + 63) / 64;
   if (t.head_chunks > most_chunks)
-    reject(config, fmt::format("training.head_chunks = {}: a chunk is 64 tokens or more, and a rank has {} of a micro-batch", t.head_chunks, tokens),
-           fmt::format("use {} or less, or 0 (automatic)", most_chunks));
+    reject(
+        config,
+        fmt::format("training.head_chunks = {}: a chunk is 64 tokens or more, and a rank has {} of a micro-batch", t.head_chunks, tokens),
+        fmt::format("use {} or less, or 0 (automatic)", most_chunks));
   const std::int64_t per_micro_step = t.micro_batch_size * p.data * p.replicate;
   if (t.global_batch_size == 0) t.global_batch_size = per_micro_step;
   if (t.global_batch_size % per_micro_step != 0) {

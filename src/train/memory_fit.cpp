@@ -52,10 +52,12 @@ std::vector<Change> possible_changes(const EngineOptions& options) {
   constexpr std::int64_t least_rows = 512;  // of a chunk: with fewer, adding to the table's gradient takes longer than the products
   for (std::int64_t chunks = 4; chunks * least_rows <= options.micro_batch_size * options.sequence_length && chunks <= 16; chunks *= 2)
     if (chunks > options.head_chunks)
-      changes.push_back({fmt::format("training.head_chunks = {}", chunks), [chunks](EngineOptions& o) { o.head_chunks = chunks; }, Series::head_chunks});
+      changes.push_back(
+          {fmt::format("training.head_chunks = {}", chunks), [chunks](EngineOptions& o) { o.head_chunks = chunks; }, Series::head_chunks});
   for (std::int64_t micro = options.micro_batch_size; micro % 2 == 0;) {
     micro /= 2;
-    changes.push_back({fmt::format("training.micro_batch_size = {}", micro), [micro](EngineOptions& o) { o.micro_batch_size = micro; }, Series::micro_batch});
+    changes.push_back({fmt::format("training.micro_batch_size = {}", micro), [micro](EngineOptions& o) { o.micro_batch_size = micro; },
+                       Series::micro_batch});
   }
   if (options.recompute == Recompute::none)
     changes.push_back({"training.recompute = \"selective\"", [](EngineOptions& o) { o.recompute = Recompute::selective; }});
@@ -86,8 +88,10 @@ std::string what_would_fit(const EngineOptions& options, const EngineGroups& gro
   if (!fitting.empty()) return "any of these would fit:" + fitting;
   const std::size_t bytes = training_memory(all, groups, device).bytes;
   if (bytes <= available)
-    return fmt::format("no single setting is enough; together these fit ({:.2f} GiB): micro_batch_size = {}, recompute = \"full\"{}, offload = \"optimizer\"",
-                       gib(bytes), all.micro_batch_size, all.state == DType::bf16 ? ", gradient_dtype = \"bf16\", state_dtype = \"bf16\"" : "");
+    return fmt::format(
+        "no single setting is enough; together these fit ({:.2f} GiB): micro_batch_size = {}, recompute = \"full\"{}, offload = "
+        "\"optimizer\"",
+        gib(bytes), all.micro_batch_size, all.state == DType::bf16 ? ", gradient_dtype = \"bf16\", state_dtype = \"bf16\"" : "");
   return "nothing fits on so few ranks: use more of them with parallelism.zero = 3, a shorter sequence_length or a smaller model";
 }
 

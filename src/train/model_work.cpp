@@ -29,7 +29,8 @@ std::vector<StageLayers> stages_of(const std::vector<StageLayers>& all, const Pi
 }
 
 ModelWork::ModelWork(const ModelConfig& config, const std::vector<StageLayers>& layers, const PipelinePlace& place, UnitStorage& units,
-                     Sharding& sharding, const TensorParallel& tensor, const RingAttention* ring, ops::Context& context, const StageOptions& options)
+                     Sharding& sharding, const TensorParallel& tensor, const RingAttention* ring, ops::Context& context,
+                     const StageOptions& options)
     : place_(place), units_(units), sharding_(sharding), tensor_(tensor), ring_(ring), context_(context), width_(config.hidden_size) {
   int first_unit = 0;
   for (const StageLayers& range : layers) {

@@ -42,7 +42,8 @@ class ModelWork final : public StageWork {
 
   // Everything but `config` must outlive it. Units are laid out by stage_units(config, layers, …), `layers` being the rank's chunks.
   ModelWork(const ModelConfig& config, const std::vector<StageLayers>& layers, const PipelinePlace& place, UnitStorage& units,
-            Sharding& sharding, const TensorParallel& tensor, const RingAttention* ring, ops::Context& context, const StageOptions& options);
+            Sharding& sharding, const TensorParallel& tensor, const RingAttention* ring, ops::Context& context,
+            const StageOptions& options);
 
   // A dry run of every pass that the schedule kind has (`halves`: backward in two), on a micro-batch of this geometry.
   Memory measure(Device& device, const Sequences& sequences, bool training, bool halves);

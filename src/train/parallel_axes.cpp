@@ -147,7 +147,8 @@ EngineOptions training_engine_options(const Config& config, std::shared_ptr<Devi
           config.training.offload == "optimizer",
           config.parallelism.sequence_parallel,
           parse_schedule(config.parallelism.schedule),
-          std::max<std::int64_t>(1, config.training.global_batch_size / (config.training.micro_batch_size * config.parallelism.data * config.parallelism.replicate)),
+          std::max<std::int64_t>(1, config.training.global_batch_size /
+                                        (config.training.micro_batch_size * config.parallelism.data * config.parallelism.replicate)),
           config.comm.overlap,
           config.gradient_dtype == "bf16" ? DType::bf16 : DType::f32,
           config.training.head_chunks};

@@ -143,7 +143,7 @@ TEST_F(GpuTrainingStep, DoesNotReadTheGradientsOfTheStepBefore) {
   aligned.vocab_size = 64;
   for (const ModelConfig& model : {aligned, untied_llama(), small_gpt2(), small_qwen3()})
     for (const auto& [compute, gradient] : precisions) {
-      const Training training{.model = model, .micro_batch = 4, .compute = compute, .gradient = gradient};
+      const Training training{.model = model, .micro_batch = 4, .compute = compute, .gradient = gradient, .head_chunks = 2};
       const Numbers clean = run(training, gpu(true), 4), poisoned = run(training, gpu(true), 4, StepGraphs::where_possible, true);
       EXPECT_EQ(poisoned.losses, clean.losses) << model.architecture;
       EXPECT_EQ(poisoned.norms, clean.norms) << model.architecture;

@@ -100,6 +100,14 @@ TEST(Gradients, OfTheStepBeforeAreNotRead) {
       }
 }
 
+// 288 tokens at once, or in chunks of 128, 128 and 32.
+TEST(HeadChunks, GiveTheNumbersOfOne) {
+  const Record one = train({.steps = 10});
+  expect_equivalent(train({.steps = 10, .head_chunks = 3}), one);
+  expect_equivalent(train({.layout = {.tensor = 2}, .steps = 10, .head_chunks = 3}), one);
+  EXPECT_NE(train({.steps = 1, .head_chunks = 3}).first_gradients, one.first_gradients);
+}
+
 // Each addition to a gradient is rounded: losses stay near those of fp32 gradients, in every kind of layout.
 TEST(HalfGradients, TrainAsWholeOnesDo) {
   Training training{.model = untied_llama(), .micro_batch = 3, .steps = 12, .compute = DType::bf16, .state = DType::bf16};

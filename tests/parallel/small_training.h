@@ -127,6 +127,7 @@ struct Training {
   bool offload = false;
   Recompute recompute = Recompute::none;
   bool sequence_parallel = true;
+  std::int64_t head_chunks = 0;
 
   EngineOptions engine_options() const {
     return {.model = model,
@@ -141,7 +142,8 @@ struct Training {
             .offload = offload,
             .sequence_parallel = sequence_parallel,
             .schedule = parse_schedule(layout.schedule),
-            .gradient = gradient};
+            .gradient = gradient,
+            .head_chunks = head_chunks};
   }
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,60 @@ TEST(Schedule, EveryTableIsWithoutFault) {
         for (int virtual_stages = 1; virtual_stages <= most_virtual; ++virtual_stages)
           ASSERT_EQ(fault_of(make_schedule(kind, stages, virtual_stages, micro_batches)), "")
               << schedule_name(kind) << " with " << stages << " x " << virtual_stages << " stages, " << micro_batches << " micro-batches";
+}
+
+// With NCCL the first message of a link holds the hosts of both its ranks until each has come to its own call; later ones hold nobody.
+// Whether every rank gets to the end of its table.
+bool first_messages_meet(const Schedule& schedule) {
+  const auto stages = schedule.ranks.size();
+  std::vector<std::size_t> next(stages, 0);
+  std::array<std::vector<bool>, 2> connected{std::vector<bool>(stages),
+                                             std::vector<bool>(stages)};  // of activations and gradients, by sender
+  const auto ended = [&](std::size_t rank) { return next[rank] == schedule.ranks[rank].size(); };
+  const auto at = [&](std::size_t rank) { return schedule.ranks[rank][next[rank]]; };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < stages; ++rank) {
+      if (ended(rank)) continue;
+      const Action action = at(rank);
+      const bool sends = action.kind == ActionKind::send_activation || action.kind == ActionKind::send_gradient;
+      const bool activation = action.kind == ActionKind::send_activation || action.kind == ActionKind::recv_activation;
+      const int up = activation == sends ? 1 : -1;  // from this rank's chunk to the other's
+      const auto other = static_cast<std::size_t>(schedule.rank_of(action.chunk + up + static_cast<int>(stages)));
+      if (action.compute() || action.micro_batch < 0 || connected[activation ? 0 : 1][sends ? rank : other]) {
+        ++next[rank];
+        moved = true;
+      } else if (sends && !ended(other) && at(other).kind == (activation ? ActionKind::recv_activation : ActionKind::recv_gradient) &&
+                 at(other).chunk == action.chunk + up) {
+        connected[activation ? 0 : 1][rank] = moved = true;
+        ++next[rank];
+        ++next[other];
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < stages; ++rank)
+    if (!ended(rank)) return false;
+  return true;
+}
+
+TEST(Schedule, FirstMessagesMeetOnTheHosts) {
+  for (int stages = 2; stages <= 8; ++stages)
+    for (int micro_batches = 1; micro_batches <= 24; ++micro_batches)
+      for (int v = 1; v <= 4; ++v) {
+        const auto where = ::testing::Message() << stages << " x " << v << " stages, " << micro_batches << " micro-batches";
+        if (v == 1) {
+          for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble})
+            ASSERT_TRUE(first_messages_meet(make_schedule(kind, stages, v, micro_batches))) << schedule_name(kind) << " " << where;
+        }
+        ASSERT_TRUE(first_messages_meet(make_schedule(ScheduleKind::interleaved, stages, v, micro_batches))) << where;
+        ASSERT_TRUE(first_messages_meet(make_forward_schedule(stages, v, micro_batches))) << where;
+      }
+  // Two stages that both send first would wait for each other.
+  Schedule crossed = make_schedule(ScheduleKind::one_f_one_b, 2, 1, 1);
+  std::vector<Action>& last = table(crossed, 1);
+  const auto sent = std::find_if(last.begin(), last.end(), [](const Action& action) { return action.kind == ActionKind::send_gradient; });
+  std::rotate(last.begin(), sent, sent + 1);
+  EXPECT_FALSE(first_messages_meet(crossed));
 }
 
 TEST(Schedule, EveryForwardTableIsWithoutFault) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/thread_ranks.h"
+#include "device/gpu.h"
 #include "optim/adamw_optimizer.h"
 
 namespace baleen {
@@ -72,7 +73,7 @@ TEST(MemoryFit, SaysWhatIsMissingAndWhatWouldFit) {
   });
 }
 
-// Of a GPU's kind, without one: it measures, and nothing runs.
+// Of a GPU's kind, where there is none: it measures, and nothing runs.
 class PlannedGpu final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::gpu; }
@@ -108,7 +109,8 @@ TEST(MemoryFit, NeedsNoMoreThanLlmqWithItsPrecision) {
     testing::run_members(1, [&](Communicator& axis) {
       EngineOptions options{model_preset(workload.model, "test"), workload.micro_batch, 1024, 1, StorageKind::training};
       options.compute = options.state = options.gradient = DType::bf16;
-      PlannedGpu gpu;
+      const std::unique_ptr<Device> device = gpu_available() ? create_gpu_device(0) : std::make_unique<PlannedGpu>();
+      Device& gpu = *device;
       const TrainingMemory memory = training_memory(options, axis, gpu);
       const double gib = static_cast<double>(memory.bytes) / (1 << 30);
       RecordProperty(workload.model, std::to_string(gib));

@@ -174,8 +174,8 @@ double SumOfSquaresOf(const T* values, std::size_t count) {
 
 double SumOfSquares(const Tensor& values, std::int64_t begin, std::int64_t count) {
   double sum = 0;
-  ForStorage(values.dtype(), [&](auto zero)
-                                 HWY_ATTR { sum = SumOfSquaresOf(values.as<decltype(zero)>() + begin, static_cast<std::size_t>(count)); });
+  ForStorage(values.dtype(),
+             [&](auto zero) HWY_ATTR { sum = SumOfSquaresOf(values.as<decltype(zero)>() + begin, static_cast<std::size_t>(count)); });
   return sum;
 }
 
@@ -216,8 +216,7 @@ void sum_of_squares(const Tensor& sum, const Tensor& values) {
   std::array<double, most_blocks> partial;
   parallel_ranges(blocks, 1, 8192 / unit, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      partial[static_cast<std::size_t>(i)] =
-          HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, i * block, std::min(block, count - i * block));
+      partial[static_cast<std::size_t>(i)] = HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, i * block, std::min(block, count - i * block));
   });
   double total = 0;
   for (std::int64_t i = 0; i < blocks; ++i) total += partial[static_cast<std::size_t>(i)];

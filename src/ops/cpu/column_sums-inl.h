@@ -16,14 +16,14 @@ namespace baleen::ops::cpu::HWY_NAMESPACE {
 HWY_INLINE void AddTotals(const Tensor& out, std::size_t first, std::size_t count, const float* totals) {
   ForStorage(out.dtype(), [&](auto zero) HWY_ATTR {
     auto* const to = out.as<decltype(zero)>() + first;
-    ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Add(LoadVec(to + i, width), hn::Load(FloatTag(), totals + i)), to + i, width);
-    });
+    ForVectors(count, [&](std::size_t i, auto width)
+                          HWY_ATTR { StoreVec(hn::Add(LoadVec(to + i, width), hn::Load(FloatTag(), totals + i)), to + i, width); });
   });
 }
 
-// Elements [first, first + count) of `out` += Σ over all rows, where add(row, column, width, sum) gives sum + the row's terms of the vector at `column`. Two levels of
-// sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on how callers split the columns.
+// Elements [first, first + count) of `out` += Σ over all rows, where add(row, column, width, sum) gives sum + the row's terms of the vector
+// at `column`. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on
+// how callers split the columns.
 template <class Add>
 HWY_INLINE void AddColumnSums(std::int64_t rows, std::size_t count, const Tensor& out, std::int64_t first, const Add& add) {
   const FloatTag d;

@@ -27,9 +27,8 @@ HWY_INLINE void AddRowsOfId(Gradient* to, const T* d_out, std::int64_t columns, 
     ForVectors(strip_width, [&](std::size_t i, auto width) HWY_ATTR { hn::Store(LoadVec(to + begin + i, width), d, totals + i); });
     for (const std::int32_t token : tokens) {
       const T* const from = d_out + token * columns + begin;
-      ForVectors(strip_width, [&](std::size_t i, auto width) HWY_ATTR {
-        hn::Store(hn::Add(hn::Load(d, totals + i), LoadVec(from + i, width)), d, totals + i);
-      });
+      ForVectors(strip_width, [&](std::size_t i, auto width)
+                                  HWY_ATTR { hn::Store(hn::Add(hn::Load(d, totals + i), LoadVec(from + i, width)), d, totals + i); });
     }
     ForVectors(strip_width, [&](std::size_t i, auto width) HWY_ATTR { StoreVec(hn::Load(d, totals + i), to + begin + i, width); });
   }
@@ -76,7 +75,9 @@ void embedding_forward(const Tensor& out, const Tensor& ids, const Tensor& table
   });
 }
 
-std::size_t embedding_backward_workspace(std::int64_t tokens) { return static_cast<std::size_t>(tokens) * sizeof(std::int32_t); }
+std::size_t embedding_backward_workspace(std::int64_t tokens) {
+  return static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
+}
 
 void embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids, void* workspace) {
   require_compute_dtype("embedding gradient", {&d_out});

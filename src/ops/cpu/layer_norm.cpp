@@ -81,8 +81,8 @@ HWY_INLINE void LayerNormBackwardRows(std::int64_t rows, std::size_t columns, T*
   }
 }
 
-// d_weight and d_bias of columns [column, column + count) += Σ over all rows; pointers stand at the first of the columns. Two levels of sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the
-// columns' split.
+// d_weight and d_bias of columns [column, column + count) += Σ over all rows; pointers stand at the first of the columns. Two levels of
+// sums, 8 rows at a time, keep the rounding error near that of a pairwise sum; nothing in the order depends on the columns' split.
 template <class T>
 HWY_INLINE void LayerNormBackwardWeightColumns(std::int64_t rows, std::size_t count, const Tensor& d_weight, const Tensor& d_bias,
                                                std::int64_t column, const T* d_out, const T* x, const float* mean, const float* rstd) {

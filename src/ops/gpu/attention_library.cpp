@@ -1,5 +1,6 @@
 #include "ops/gpu/attention_library.h"
 
+#include "device/gpu.h"
 #include "device/gpu_api.h"
 
 #ifdef BALEEN_GPU_ATTENTION
@@ -30,8 +31,10 @@ namespace fe = cudnn_frontend;
 using fe::graph::Tensor_attributes;
 
 // True once the library is loaded; tried once a process.
+// False without a GPU: whoever plans for one there asks the library in vain.
 bool library_loaded() {
   static const bool loaded = [] {
+    if (!gpu_available()) return false;
     // Its own name (the loader's paths, LD_LIBRARY_PATH), then beside the matrix library's usual place.
     for (const char* name : {BALEEN_GPU_ATTENTION, BALEEN_GPU_ATTENTION_PATH})
       if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL); library != nullptr) {

@@ -108,7 +108,8 @@ class Product {
     prefer(gpublas_pref_align_b, alignment_of(a.data));
     prefer(gpublas_pref_align_c, alignment_of(out.data));
     prefer(gpublas_pref_align_d, alignment_of(out.data));
-    if (out.dtype == DType::bf16) prefer(gpublas_pref_reductions, gpublas_reduction_in_compute_type);  // else parts are rounded before their sum
+    if (out.dtype == DType::bf16)
+      prefer(gpublas_pref_reductions, gpublas_reduction_in_compute_type);  // else parts are rounded before their sum
     std::vector<gpublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
     int found = 0;
     const gpublasStatus_t status = blas_.heuristic(handle_, description_.get(), b_.get(), a_.get(), out_.get(), out_.get(),
@@ -194,7 +195,7 @@ class Timer {
   gpuEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-// The fastest of the methods on these operands, written to `on.out`, which must be of no use to anybody.
+// The fastest of the methods on these operands, written to `on.out`, of whose present content nobody has any use.
 gpublasLtMatmulAlgo_t fastest(const Product& product, gpuStream_t stream, const Operands& on,
                               const std::vector<gpublasLtMatmulAlgo_t>& methods) {
   constexpr float least_milliseconds = 2.0f;  // of measured work for each method
@@ -279,16 +280,17 @@ class ProductCache {
     if (methods.empty()) return;
     product.set_method(methods.front());
     if (!timed || traits.recording || methods.size() == 1) return;
-    // Results go elsewhere: out may be a sum that is not done. Where there is no room for that, the recommendation stands.
-    const std::size_t bytes = static_cast<std::size_t>((out.rows - 1) * stride_of(out) + out.columns) * dtype_bytes(out.dtype);
-    if (gpuMalloc(&on.out, bytes) != gpuSuccess) {
-      gpuGetLastError();
-      return;
-    }
     const gpuStream_t native = native_stream(stream);
-    gpu_check(gpuMemsetAsync(on.out, 0, bytes, native), "filling with zeros");
+    if (on.accumulate) {  // out is a sum that is not done: results go elsewhere. Where there is no room, the recommendation stands
+      const std::size_t bytes = static_cast<std::size_t>((out.rows - 1) * stride_of(out) + out.columns) * dtype_bytes(out.dtype);
+      if (gpuMalloc(&on.out, bytes) != gpuSuccess) {
+        gpuGetLastError();
+        return;
+      }
+      gpu_check(gpuMemsetAsync(on.out, 0, bytes, native), "filling with zeros");
+    }
     product.set_method(fastest(product, native, on, methods));
-    gpuFree(on.out);
+    if (on.accumulate) gpuFree(on.out);
     file_.add(key, std::bit_cast<MethodBits>(product.method()));
   }
 
