@@ -127,7 +127,10 @@ class Case {
 
  private:
   float* memory(Device* device, std::size_t elements) {
-    if (device != nullptr) return device_memory_.emplace_back(device->allocate_shared("bench: buffer", elements * sizeof(float))).as<float>();
+    // In training it would lie within memory of many megabytes, and so in huge pages.
+    constexpr std::size_t least = std::size_t{2} << 20;
+    if (device != nullptr)
+      return device_memory_.emplace_back(device->allocate_shared("bench: buffer", std::max(least, elements * sizeof(float)))).as<float>();
     return host_memory_.emplace_back(elements).data();
   }
   void copy(float* to, const float* from, std::size_t elements) {
