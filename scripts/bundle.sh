@@ -46,6 +46,9 @@ for library in "$target"/lib/*; do
   chrpath --delete "$library" >/dev/null || { echo "bundle: cannot take the search path out of $library; is chrpath installed?" >&2; exit 1; }
 done
 if [ -f "$root/LICENSE" ]; then install -m 644 "$root/LICENSE" "$root/NOTICE" "$target/"; fi
+for licence in "$root"/build/{cudnn-frontend,cutlass}/LICENSE*; do  # of the headers that scripts/fetch-gpu-headers.sh fetched
+  if [ -f "$licence" ]; then install -D -m 644 "$licence" "$target/licenses/$(basename "$(dirname "$licence")")-$(basename "$licence")"; fi
+done
 
 # The copy must find every one of them in its own folder, whatever this machine has.
 while read -r name _ path _; do

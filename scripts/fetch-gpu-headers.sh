@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches headers that are not part of this repository into build/: cudnn-frontend (the package nvidia-cudnn-frontend, MIT), which describes
+# Fetches headers that are not part of this repository, and their licences, into build/: cudnn-frontend (the package nvidia-cudnn-frontend, MIT), which describes
 # attention to cuDNN, and cutlass (nvidia-cutlass, BSD 3-clause), from which products with an own ending are built. A build without them is
 # slower on GPUs. Versions are pinned and the files are checked.
 set -euo pipefail
@@ -23,10 +23,14 @@ work, to = map(pathlib.Path, sys.argv[1:3])
 include = sys.argv[3]
 (wheel,) = work.glob("*.whl")
 with zipfile.ZipFile(wheel) as archive:  # checks each file's checksum
-    archive.extractall(work, [name for name in archive.namelist() if name.startswith(include + "/")])
+    names = archive.namelist()
+    archive.extractall(work, [name for name in names if name.startswith(include + "/")])
+    licences = [(pathlib.PurePath(name).name, archive.read(name)) for name in names if ".dist-info/licenses/" in name and not name.endswith("/")]
 shutil.rmtree(to, ignore_errors=True)
 to.mkdir(parents=True)
 shutil.move(work / include, to / "include")
+for name, text in licences:
+    (to / name).write_bytes(text)
 PYTHON
   echo "$version" >"$to/version"
   echo "fetch-gpu-headers: version $version is in $to; configure again to use it"
