@@ -17,6 +17,13 @@ Tensor columns_of(const Tensor& y, std::int64_t begin, std::int64_t count) {
   return Tensor(columns.data, columns.dtype, {columns.rows, columns.columns});
 }
 
+// Of parameters that lie behind each other and are written together: all of them, or none.
+bool all_write_first(const UnitStorage& units, ParameterId first, const std::vector<ParameterId>& others) {
+  bool write = units.writes_first(first);
+  for (const ParameterId other : others) write &= units.writes_first(other);
+  return write;
+}
+
 }  // namespace
 
 Linear::Linear(const UnitStorage& units, const std::vector<ParameterId>& weights, const std::vector<ParameterId>& biases,
@@ -133,16 +140,13 @@ void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, con
   for (const Run& run : runs_) {
     if (!context.units.parameter(run.first).trainable) continue;
     const Matrix d_weight = matrix(run, context.units.gradient(run.first));
-    bool writes = context.units.writes_first(run.first);  // all parts of a run, or none
-    for (const ParameterId part : run.others) writes &= context.units.writes_first(part);
+    const bool writes = all_write_first(context.units, run.first, run.others);
     ops::matmul(context.ops, d_weight, Matrix(d_y).column_range(run.begin, run.outputs).transpose(), x, /*accumulate=*/!writes);
   }
   for (const Bias& bias : biases_) {
     if (!context.units.parameter(bias.first).trainable) continue;
     const Tensor d_bias = joined(bias, context.units.gradient(bias.first));
-    bool zeros = context.units.writes_first(bias.first);  // all parts, or none
-    for (const ParameterId part : bias.others) zeros &= context.units.writes_first(part);
-    if (zeros) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
+    if (all_write_first(context.units, bias.first, bias.others)) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
     ops::bias_backward(context.ops, d_bias, columns_of(d_y, bias.begin, bias.outputs), outputs_);
   }
 }

@@ -25,12 +25,6 @@ inline EndingStride ending_stride(std::int64_t stride) {
   return {stride, cute::_1{}, 0};
 }
 
-// By the instructions' own accuracy, about 22 bits: enough for what is rounded to bf16.
-__device__ inline float fast_sigmoid(float x) {
-  constexpr float log2_e = 1.4426950408889634f;
-  return __fdividef(1.0f, 1.0f + gpu_fast_exp2(-log2_e * x));
-}
-
 // Of the stream's GPU. A rank has one, and a machine's are alike.
 inline int multiprocessors(Stream& stream) {
   static const int count = [&] {

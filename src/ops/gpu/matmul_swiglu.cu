@@ -4,6 +4,7 @@
 
 #ifdef BALEEN_FUSED_PRODUCTS
 #include "ops/gpu/fused_product.cuh"
+#include "ops/gpu/swiglu.cuh"
 
 namespace baleen::ops::gpu {
 namespace {

@@ -3,6 +3,7 @@
 
 #ifdef BALEEN_FUSED_PRODUCTS
 #include "ops/gpu/fused_product.cuh"
+#include "ops/gpu/swiglu.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
@@ -20,7 +21,6 @@ struct Sigmoid<cutlass::Array<float, N>> {
   }
 };
 
-// d_up = d · gate · σ(gate).
 template <class Fragment>
 struct UpGradient;
 template <int N>
@@ -29,12 +29,12 @@ struct UpGradient<cutlass::Array<float, N>> {
   __device__ Fragment operator()(const Fragment& d, const Fragment& gate, const Fragment& slope) const {
     Fragment result;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) result[i] = d[i] * (gate[i] * slope[i]);
+    for (int i = 0; i < N; ++i) result[i] = up_gradient(d[i], gate[i], slope[i]);
     return result;
   }
 };
 
-// d_gate = d · up · σ · (1 + gate · (1 - σ)). The first input only puts the write of d_up before it.
+// The first input only puts the write of d_up before it.
 template <class Fragment>
 struct GateGradient;
 template <int N>
@@ -44,7 +44,7 @@ struct GateGradient<cutlass::Array<float, N>> {
                                  const Fragment& slope) const {
     Fragment result;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) result[i] = d[i] * up[i] * slope[i] * (1.0f + gate[i] * (1.0f - slope[i]));
+    for (int i = 0; i < N; ++i) result[i] = gate_gradient(d[i], gate[i], up[i], slope[i]);
     return result;
   }
 };
