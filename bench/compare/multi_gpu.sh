@@ -128,7 +128,7 @@ alone() {
 # Compares with the mean of the GPUs alone, where they were measured.
 scaling() {
   config "$1"
-  base=$(cat "$RESULTS/alone-$1"-GPU*.json 2>/dev/null | python3 -c '
+  base=$({ cat "$RESULTS/alone-$1"-GPU*.json 2>/dev/null || true; } | python3 -c '
 import json, sys
 speeds = [json.loads(line)["tokens_per_s"] for line in sys.stdin if line.strip()]
 if speeds: print(sum(speeds) / len(speeds))') base_name="one GPU"

@@ -67,6 +67,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   bench_comm_app->add_option("--op", bench_comm.op, "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")->required();
   bench_comm_app->add_option("--backend", bench_comm.backend, "shm, the built-in one; mpi (under mpirun); tcp (under torchrun); nccl (one GPU a rank)")->capture_default_str();
   bench_comm_app->add_flag("--in-place", bench_comm.in_place, "Results take the place of what is sent");
+  bench_comm_app->add_flag("--no-peer-copies", bench_comm.no_peer_copies, "GPUs: everything by the library, nothing by copy engines");
   bench_comm_app->add_option("--sizes", bench_comm.sizes, "FIRST:LAST by doubling, or one size; bytes, with K, M or G")->capture_default_str();
   bench_comm_app->add_flag("--json", bench_comm.json, "One JSON object on standard output");
   choose(bench_comm_app, chosen, bench_comm);

@@ -46,6 +46,9 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   const RankEnvironment environment = detect_ranks();
   const Collective collective = parse_collective(arguments.op);
   check_backend(arguments.backend);
+  if (arguments.no_peer_copies && arguments.backend != "nccl")
+    throw Error(ExitCode::bad_config, fmt::format("backend {} has no copies between GPUs", arguments.backend), "--no-peer-copies",
+                "leave it out, or use --backend nccl");
   if (arguments.in_place && (collective == Collective::send_recv || collective == Collective::broadcast))
     throw Error(ExitCode::bad_config, fmt::format("{} has no form in place and one that is not", arguments.op), "--in-place", "leave it out");
   const std::vector<std::size_t> sizes = parse_size_range(arguments.sizes);
@@ -60,11 +63,11 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
+    std::unique_ptr<Device> gpu, cpu;  // outlive the communicator
     auto axis = world.create_communicator(all, "world");
-    std::unique_ptr<Device> gpu, cpu;
     if (arguments.backend == "nccl") {
       gpu = create_gpu_device(environment.local_rank % static_cast<int>(list_gpus().names.size()));
-      axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv});
+      axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), collective == Collective::send_recv, !arguments.no_peer_copies});
     } else {
       cpu = create_cpu_device(world.shared_memory());  // the memory that training has
     }

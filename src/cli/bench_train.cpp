@@ -69,8 +69,9 @@ int run(const BenchTrainArguments& arguments, const std::vector<std::string>& co
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
   config.training.steps = 0;  // no data are needed
   resolve_run(config, ranks);
-  const RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/false, config.comm.backend,
+  RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/false, config.comm.backend,
                               config.training.device == "gpu"};
+  command.peer_copies = config.comm.peer_copies;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const BenchResult result = bench_training(config, world, arguments.steps);
     if (world.rank() == 0) arguments.json ? print_json(result) : print_table(result);

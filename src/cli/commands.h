@@ -29,7 +29,7 @@ struct BenchTrainArguments {
 struct BenchCommArguments {
   std::string op, backend = "shm", sizes = "4K:256M";
   int ranks = 0;
-  bool in_place = false, json = false;
+  bool in_place = false, no_peer_copies = false, json = false;
 };
 struct TokenizeArguments {
   std::string tokenizer, out;

@@ -81,6 +81,7 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
   }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
   const std::unique_ptr<World> world = connect_world(environment, timeout, command.backend);
+  world->set_peer_copies(command.peer_copies);
   try {
     return body(*world);
   } catch (const Error& error) {

@@ -23,6 +23,7 @@ struct RankedCommand {
   bool reports_progress = false;
   int max_restarts = 0;
   std::function<std::int64_t()> latest_checkpoint = {};
+  bool peer_copies = true;  // of [comm]
 };
 
 // The number of ranks: torchrun's or mpirun's world size, else `given`, else `fallback`. Throws Error(bad_config) when --ranks is given

@@ -27,6 +27,7 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend,
                               config.training.device == "gpu"};
   command.reports_progress = true;
+  command.peer_copies = config.comm.peer_copies;
   command.max_restarts = static_cast<int>(std::min<std::int64_t>(config.fault.max_restarts, 1 << 30));
   command.latest_checkpoint = [&] {
     const auto found = checkpoint::list_checkpoints(run_directory);

@@ -91,8 +91,9 @@ int run(const VerifyArguments& arguments, const std::vector<std::string>& comman
 
   // Ranks wait for the reference, which takes as long as it takes.
   constexpr double patience_s = 3600;
-  const RankedCommand command{ranks, static_cast<int>(config.training.threads), std::max(config.comm.timeout_s, patience_s), /*graceful_stop=*/false, config.comm.backend,
+  RankedCommand command{ranks, static_cast<int>(config.training.threads), std::max(config.comm.timeout_s, patience_s), /*graceful_stop=*/false, config.comm.backend,
                               config.training.device == "gpu"};
+  command.peer_copies = config.comm.peer_copies;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const VerifyReport report = verify_layouts(config, world, layouts);
     if (world.rank() != 0) return 0;

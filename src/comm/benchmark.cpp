@@ -129,8 +129,11 @@ class Case {
   float* memory(Device* device, std::size_t elements) {
     // In training it would lie within memory of many megabytes, and so in huge pages.
     constexpr std::size_t least = std::size_t{2} << 20;
-    if (device != nullptr)
-      return device_memory_.emplace_back(device->allocate_shared("bench: buffer", std::max(least, elements * sizeof(float)))).as<float>();
+    if (device != nullptr) {
+      const Buffer& buffer = device_memory_.emplace_back(device->allocate_shared("bench: buffer", std::max(least, elements * sizeof(float))));
+      announced_.push_back(axis_.announce(buffer.data(), buffer.bytes(), MemoryUse::reduced));
+      return buffer.as<float>();
+    }
     return host_memory_.emplace_back(elements).data();
   }
   void copy(float* to, const float* from, std::size_t elements) {
@@ -147,6 +150,7 @@ class Case {
   std::size_t each_ = 0, total_ = 0, sent_ = 0, received_ = 0;  // elements: the operation's count, of the larger buffer, of either
   std::vector<std::vector<float>> host_memory_;
   std::vector<Buffer> device_memory_;
+  std::vector<std::shared_ptr<void>> announced_;
   float *from_ = nullptr, *to_ = nullptr;
   std::unique_ptr<Stream> copies_;  // where the host cannot reach the buffers
 };

@@ -27,7 +27,7 @@ SliceRange slice_of(std::size_t count, int size, int rank) {
   return Partition::of_all_reduce(count, size).slice(rank);
 }
 
-std::shared_ptr<void> Communicator::announce(void*, std::size_t) {
+std::shared_ptr<void> Communicator::announce(void*, std::size_t, MemoryUse) {
   return nullptr;
 }
 
@@ -43,6 +43,17 @@ Event Communicator::reduce_scatter(const void* send, void* recv, std::size_t rec
   check_buffer(send, recv_count, size_, dtype);
   check_buffer(recv, recv_count, 1, dtype);
   return do_reduce_scatter(send, recv, recv_count, dtype, op, std::move(after));
+}
+
+Event Communicator::reduce_scatter_add(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
+  BALEEN_CHECK(adds_to_held(send, recv_count, dtype, op), name_, recv_count);
+  check_buffer(recv, recv_count, 1, dtype);
+  return do_reduce_scatter_add(send, recv, recv_count, dtype, op, std::move(after));
+}
+
+Event Communicator::do_reduce_scatter_add(const void*, void*, std::size_t, DType, ReduceOp, Event) {
+  BALEEN_CHECK(false, name_);
+  return {};
 }
 
 Event Communicator::all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {

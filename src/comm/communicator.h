@@ -24,6 +24,8 @@
 namespace baleen {
 
 enum class ReduceOp { sum, avg, max, min };
+// Whether announced memory will be scattered and reduced, too, which may take memory of the communicator's own.
+enum class MemoryUse { moved, reduced };
 
 // Elements of a slice: `count` elements over `size` ranks in slices that are multiples of this, the last ones possibly short or empty.
 inline constexpr std::size_t slice_granularity = 128;
@@ -59,6 +61,10 @@ class Communicator {
   // Counts are elements. f32, f64, bf16, i32 and u64 reduce; u8 only moves.
   Event all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after = {});
   Event reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after = {});
+  // The same, added to what recv holds, by a communicator that adds_to_held() what it scatters from there. The bits are those of a
+  // reduce_scatter to other memory and an addition behind it.
+  Event reduce_scatter_add(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after = {});
+  virtual bool adds_to_held(const void* /*send*/, std::size_t /*recv_count*/, DType, ReduceOp) const { return false; }
   Event all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after = {});
   Event broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after = {});
   // Block j of `send` goes to rank j, block i of `recv` comes from rank i; every block has `count_each` elements.
@@ -68,9 +74,10 @@ class Communicator {
   Event barrier(Event after = {});
 
   // Announces memory that operations will use again and again, so that a library that can reads and writes it without copies of its own
-  // in between. The announcement ends with what is returned, which must go before the memory and before the communicator; nullptr: there
+  // in between. Collective for memory of a GPU: every member announces as many bytes at the same point, and operations use them at the
+  // same offsets. The announcement ends with what is returned, which must go before the memory and before the communicator; nullptr: there
   // is nothing to gain, and nothing to keep.
-  virtual std::shared_ptr<void> announce(void* memory, std::size_t bytes);
+  virtual std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse use);
 
   // Makes every pending and future operation of every member fail with Error(rank_failed, reason). Any thread may call it.
   virtual void abort(const std::string& reason) = 0;
@@ -91,6 +98,7 @@ class Communicator {
 
   virtual Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) = 0;
   virtual Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) = 0;
+  virtual Event do_reduce_scatter_add(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after);
   virtual Event do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) = 0;
   virtual Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) = 0;
   virtual Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
@@ -120,6 +128,9 @@ class World {
     gpu_backend_ = std::move(backend);
     gpu_timeout_ = timeout;
   }
+  // [comm] peer_copies: GpuCommunicatorOptions' own.
+  bool peer_copies() const { return peer_copies_; }
+  void set_peer_copies(bool peer_copies) { peer_copies_ = peer_copies; }
 
   // A communicator over `ranks` (world ranks, ascending; its members' order is their order there). Collective over the world: every rank
   // calls it the same number of times in the same order, each with the group it is itself in, or with an empty list to take no part
@@ -133,6 +144,7 @@ class World {
  private:
   std::string gpu_backend_ = "auto";
   std::chrono::milliseconds gpu_timeout_ = std::chrono::seconds(60);
+  bool peer_copies_ = true;
 };
 
 }  // namespace baleen

@@ -20,6 +20,9 @@ struct GpuCommunicatorOptions {
   // Neighbours of the ring send each other messages, both ways at once. Without, messages are for links that carry them one way, and
   // the first one waits on the host until the other end has come.
   bool messages = false;
+  // Beside the library, large gathers and reduce-scatters of announced memory go by the GPUs' copy engines where all members can reach
+  // each other's memory (comm/gpu/peer_communicator.h).
+  bool peer_copies = true;
 };
 
 // Collective over `host`'s members. With backend "nccl": the vendor's library, or Error(bad_config) where some member has none or two

@@ -38,6 +38,8 @@ std::uint64_t host_waits(const Device& device);
 // What device/timing.h does on GPU streams.
 Event record_gpu_time(Stream& stream);
 double gpu_seconds_between(const Event& begin, const Event& end);
+// A stream whose kernels come before those of other streams when both wait for multiprocessors: for communication, which others wait for.
+std::unique_ptr<Stream> create_urgent_stream(Device& device);
 // Bytes that could still be allocated on a GPU; the largest number for other devices.
 std::size_t free_bytes(const Device& device);
 

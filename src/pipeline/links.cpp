@@ -17,6 +17,10 @@ PipelineLinks::PipelineLinks(const CreateCommunicator& create, int rank, const s
   create_direction(create, rank, stages, ring, "pp gradients", gradients_in_, gradients_out_);
 }
 
+PipelineLinks::~PipelineLinks() {
+  for (auto& communicator : made_) communicator.reset();
+}
+
 // The groups of one call must not share a rank: first the pairs that begin with an even stage, then those with an odd one, then the pair
 // that closes the ring.
 void PipelineLinks::create_direction(const CreateCommunicator& create, int rank, const std::vector<int>& stages, bool ring,
@@ -29,8 +33,9 @@ void PipelineLinks::create_direction(const CreateCommunicator& create, int rank,
     if (mine == first || mine == second)
       pair = {stages[static_cast<std::size_t>(std::min(first, second))], stages[static_cast<std::size_t>(std::max(first, second))]};
     auto communicator = create(pair, name);
-    if (mine == first) to_next.communicator = std::move(communicator);
-    if (mine == second) to_previous.communicator = std::move(communicator);
+    if (mine == first) to_next.communicator = communicator.get();
+    if (mine == second) to_previous.communicator = communicator.get();
+    made_.push_back(std::move(communicator));
   };
   for (int parity = 0; parity < std::min(2, count - 1); ++parity) {
     // This rank's pair in this round: it begins here or one stage before; outside the pipeline there is none.

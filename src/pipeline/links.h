@@ -25,6 +25,10 @@ class PipelineLinks {
   PipelineLinks(World& world, const std::vector<int>& stages, bool ring);
   // The same where communicators come from `create` (World::create_communicator, possibly wrapped) for world rank `rank`.
   PipelineLinks(const CreateCommunicator& create, int rank, const std::vector<int>& stages, bool ring);
+  // The end of a communicator may wait for its other member's. All ranks end theirs in the order in which they made them.
+  ~PipelineLinks();
+  PipelineLinks(const PipelineLinks&) = delete;
+  PipelineLinks& operator=(const PipelineLinks&) = delete;
 
   // Activations go to the next stage, gradients to the one before.
   Event send_activation(const Tensor& tensor, Event after) { return send(activations_out_, tensor, std::move(after)); }
@@ -41,7 +45,7 @@ class PipelineLinks {
 
  private:
   struct End {
-    std::unique_ptr<Communicator> communicator;
+    Communicator* communicator = nullptr;
     int peer() const { return 1 - communicator->rank(); }
   };
   // The communicators of one direction: from this rank's stage to the one after, and from the one before to it.
@@ -50,6 +54,7 @@ class PipelineLinks {
   static Event send(End& end, const Tensor& tensor, Event after);
   static Event recv(End& end, const Tensor& tensor, Event after);
 
+  std::vector<std::unique_ptr<Communicator>> made_;  // in the order of their making
   End activations_out_, activations_in_, gradients_out_, gradients_in_;
 };
 

@@ -13,12 +13,12 @@ namespace baleen {
 // Ends with this object, which must go before the memory and the communicators.
 class AnnouncedMemory {
  public:
-  void add(Communicator& axis, const Buffer& memory) {
+  void add(Communicator& axis, const Buffer& memory, MemoryUse use) {
     if (memory.bytes() == 0) return;
-    if (auto announced = axis.announce(memory.data(), memory.bytes())) announced_.push_back(std::move(announced));
+    if (auto announced = axis.announce(memory.data(), memory.bytes(), use)) announced_.push_back(std::move(announced));
   }
-  void add(Communicator& axis, const UnitPool& pool) {
-    for (int slot = 0; slot < pool.slots(); ++slot) add(axis, pool.buffer(slot));
+  void add(Communicator& axis, const UnitPool& pool, MemoryUse use) {
+    for (int slot = 0; slot < pool.slots(); ++slot) add(axis, pool.buffer(slot), use);
   }
 
  private:

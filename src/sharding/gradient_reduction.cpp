@@ -13,11 +13,12 @@ GradientReduction::GradientReduction(const DataGroup& group, UnitStorage& storag
       in_flight_(static_cast<std::size_t>(storage.gradient_pool().slots())),
       slice_has_value_(static_cast<std::size_t>(storage.units()), false) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
-  announced_.add(group.reduce, storage.gradient_buffer());
-  announced_.add(group.reduce, storage.gradient_pool());
+  const bool scatters = storage.stage() > 0 || group.replicas != nullptr;
+  announced_.add(group.reduce, storage.gradient_buffer(), scatters ? MemoryUse::reduced : MemoryUse::moved);
+  announced_.add(group.reduce, storage.gradient_pool(), MemoryUse::reduced);
   if (group.replicas == nullptr) return;
-  announced_.add(*group.replicas, storage.gradient_buffer());
-  if (storage.stage() == 0) announced_.add(group.gather, storage.gradient_buffer());
+  announced_.add(*group.replicas, storage.gradient_buffer(), MemoryUse::moved);
+  if (storage.stage() == 0) announced_.add(group.gather, storage.gradient_buffer(), MemoryUse::moved);
 }
 
 GradientReduction::~GradientReduction() {
@@ -69,13 +70,19 @@ void GradientReduction::done(int unit, ops::Context& compute) {
     return;
   }
   const Event filled = sum_copies(unit, storage_.pool_gradients(unit), compute.stream.record());
-  // The first micro-step writes the slice, others leave their sum in the pool until it is added.
+  // The first micro-step writes the slice. Others add to it, or leave their sum in the pool until it is added.
   const auto index = static_cast<std::size_t>(unit);
   InFlight& in_flight = in_flight_[static_cast<std::size_t>(storage_.gradient_pool().slot(unit))];
-  in_flight = {unit, {}, slice_has_value_[index], last_};
-  const Tensor own = in_flight.add ? pool_slice(unit) : storage_.slice_gradients(unit);
-  in_flight.reduced = group_.reduce.reduce_scatter(storage_.gradient_pool().memory(unit), own.data(),
-                                                   static_cast<std::size_t>(own.elements()), own.dtype(), op_, filled);
+  const Tensor slice = storage_.slice_gradients(unit);
+  const void* const all = storage_.gradient_pool().memory(unit);
+  const auto count = static_cast<std::size_t>(slice.elements());
+  if (slice_has_value_[index] && group_.reduce.adds_to_held(all, count, slice.dtype(), op_)) {
+    in_flight = {unit, group_.reduce.reduce_scatter_add(all, slice.data(), count, slice.dtype(), op_, filled), false, last_};
+  } else {
+    in_flight = {unit, {}, slice_has_value_[index], last_};
+    const Tensor own = in_flight.add ? pool_slice(unit) : slice;
+    in_flight.reduced = group_.reduce.reduce_scatter(all, own.data(), count, own.dtype(), op_, filled);
+  }
   waits_.started(compute.stream, in_flight.reduced);
   slice_has_value_[index] = true;
 }
@@ -97,8 +104,8 @@ void GradientReduction::sum_tied(ops::Context& compute) {
   for (int unit = 0; unit < storage_.units(); ++unit) {
     if (storage_.unit(unit).kind != UnitKind::embedding) continue;
     const Tensor own = storage_.updated_gradients(unit);
-    waits_.wait(compute.stream, group_.tied->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), own.dtype(), ReduceOp::sum,
-                                                        compute.stream.record()));
+    waits_.wait(compute.stream, group_.tied->all_reduce(own.data(), own.data(), static_cast<std::size_t>(own.elements()), own.dtype(),
+                                                        ReduceOp::sum, compute.stream.record()));
   }
 }
 
@@ -107,7 +114,8 @@ Event GradientReduction::reduce_whole(int unit, Event filled) {
   if (group_.replicas == nullptr)
     return group_.reduce.all_reduce(all.data(), all.data(), static_cast<std::size_t>(all.elements()), all.dtype(), op_, filled);
   const Tensor own = storage_.slice_gradients(unit);
-  return group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(), reduce_to_slice(unit, filled));
+  return group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(),
+                                  reduce_to_slice(unit, filled));
 }
 
 Event GradientReduction::reduce_to_slice(int unit, Event filled) {

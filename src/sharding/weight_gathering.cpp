@@ -11,8 +11,8 @@ WeightGathering::WeightGathering(const DataGroup& group, UnitStorage& storage, C
       arrived_(static_cast<std::size_t>(storage.units())),
       waiting_(static_cast<std::size_t>(storage.units()), false),
       in_use_(static_cast<std::size_t>(storage.weight_pool().slots()), false) {
-  if (storage.stage() > 0) announced_.add(group.gather, storage.weight_buffer());
-  announced_.add(group.gather, storage.weight_pool());
+  if (storage.stage() > 0) announced_.add(group.gather, storage.weight_buffer(), MemoryUse::moved);
+  announced_.add(group.gather, storage.weight_pool(), MemoryUse::moved);
 }
 
 WeightGathering::~WeightGathering() {

@@ -186,6 +186,7 @@ void read_rest(const toml::table& root, Config& config) {
   comm.number("timeout_s", config.comm.timeout_s, 0, 86400, true);
   comm.number("bucket_mb", config.comm.bucket_mb, 0, 1 << 20);
   comm.boolean("overlap", config.comm.overlap);
+  comm.boolean("peer_copies", config.comm.peer_copies);
   comm.choice("gradient_reduction", config.comm.gradient_reduction, {"sum", "avg"});
   comm.finish();
   TomlSection checkpoint = section("checkpoint");

@@ -120,6 +120,7 @@ std::string config_toml(const Config& c) {
                    {"timeout_s", c.comm.timeout_s},
                    {"bucket_mb", c.comm.bucket_mb},
                    {"overlap", c.comm.overlap},
+                   {"peer_copies", c.comm.peer_copies},
                    {"gradient_reduction", c.comm.gradient_reduction}}},
       {"checkpoint",
        toml::table{{"every", c.checkpoint.every}, {"keep", c.checkpoint.keep}, {"async", c.checkpoint.async}, {"export_hf", c.checkpoint.export_hf}}},

@@ -77,7 +77,7 @@ std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const
   auto communicator = world.create_communicator(ranks, name);
   if (communicator != nullptr) communicator->observe(observer_);
   if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
-  return for_gpu_buffers(std::move(communicator), *device_, {world.gpu_backend(), world.gpu_timeout(), kind == Kind::ring});
+  return for_gpu_buffers(std::move(communicator), *device_, {world.gpu_backend(), world.gpu_timeout(), kind == Kind::ring, world.peer_copies()});
 }
 
 // The ranks of the first and of the last stage that hold the same part of the embedding.

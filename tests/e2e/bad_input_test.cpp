@@ -51,6 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"BatchDoesNotDivide", "training.global_batch_size=6", 2, {"global_batch_size = 6", "4 or 8"}},
         BadConfig{"DegreesDoNotFit", "parallelism.data=3", 2, {"3 ranks", "--ranks 3"}},
         BadConfig{"OverlapIsNoNumber", "comm.overlap=1", 2, {"comm.overlap", "true or false"}},
+        BadConfig{"PeerCopiesAreNoNumber", "comm.peer_copies=1", 2, {"comm.peer_copies", "true or false"}},
         BadConfig{"MpiWithoutItsLauncher", "comm.backend=mpi", 2, {"[comm] backend", "mpirun -n 2"}},
         BadConfig{"SpikeFactorOfOne", "fault.spike_factor=1", 2, {"fault.spike_factor", "not above 1"}},
         BadConfig{"SpikeWindowOfOne", "fault.spike_window=1", 2, {"fault.spike_window", "out of range"}},

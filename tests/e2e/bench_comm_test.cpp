@@ -53,6 +53,7 @@ TEST(BenchComm, BadCommandLines) {
   refused({"--ranks", "2", "--op", "all_reduce", "--sizes", "8K:4K"}, "above the last");
   refused({"--ranks", "0", "--op", "all_reduce"}, "--ranks");
   refused({"--ranks", "1", "--op", "send_recv"}, "two ranks");
+  refused({"--ranks", "2", "--op", "all_reduce", "--no-peer-copies"}, "no copies between GPUs");
 }
 
 }  // namespace

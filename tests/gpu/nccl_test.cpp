@@ -271,17 +271,17 @@ TEST(NcclOneRank, MemoryOfTheGpuAloneIsRegistered) {
   const auto stream = device->create_stream();
   Buffer here = device->allocate("here", 1 << 22), there = pinned->allocate("there", 1 << 22);
   std::vector<float> ordinary(1024);
-  EXPECT_EQ(axis->announce(there.data(), there.bytes()), nullptr);
-  EXPECT_EQ(axis->announce(ordinary.data(), ordinary.size() * sizeof(float)), nullptr);
-  EXPECT_EQ(axis->announce(nullptr, 0), nullptr);
+  EXPECT_EQ(axis->announce(there.data(), there.bytes(), MemoryUse::reduced), nullptr);
+  EXPECT_EQ(axis->announce(ordinary.data(), ordinary.size() * sizeof(float), MemoryUse::reduced), nullptr);
+  EXPECT_EQ(axis->announce(nullptr, 0, MemoryUse::reduced), nullptr);
   for (int times = 0; times < 2; ++times) {  // again, once it has ended
-    const auto announced = axis->announce(here.data(), here.bytes());
+    const auto announced = axis->announce(here.data(), here.bytes(), MemoryUse::reduced);
     ASSERT_NE(announced, nullptr);
     stream->wait(axis->all_reduce(here.data(), here.data(), here.bytes() / sizeof(float), DType::f32, ReduceOp::avg, stream->record()));
     stream->synchronize();
   }
   // An aborted communicator has let go of what it knew.
-  const auto late = axis->announce(here.data(), here.bytes());
+  const auto late = axis->announce(here.data(), here.bytes(), MemoryUse::reduced);
   axis->abort("a test");
 }
 

@@ -19,7 +19,7 @@ class Library final : public Communicator {
     std::byte* begin;
     std::size_t bytes;
   };
-  std::shared_ptr<void> announce(void* memory, std::size_t bytes) override {
+  std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse use) override {
     announced_.push_back({static_cast<std::byte*>(memory), bytes});
     const auto place = std::prev(announced_.end());
     return {memory, [this, place](void*) {
@@ -29,9 +29,17 @@ class Library final : public Communicator {
   }
   std::size_t announced() const { return announced_.size(); }
   int unannounced = 0;  // operations on fp32 buffers that nobody has spoken of
-  int all_reduces = 0, reduce_scatters = 0, all_gathers = 0;
+  int all_reduces = 0, reduce_scatters = 0, all_gathers = 0, added = 0;
+  bool adds = false;
+  bool adds_to_held(const void*, std::size_t, DType, ReduceOp) const override { return adds; }
 
  protected:
+  Event do_reduce_scatter_add(const void* send, void* recv, std::size_t count, DType, ReduceOp, Event after) override {
+    ++added;
+    after.wait();
+    for (std::size_t i = 0; i < count; ++i) static_cast<float*>(recv)[i] += static_cast<const float*>(send)[i];
+    return {};
+  }
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp, Event after) override {
     ++all_reduces;
     return move(send, recv, count, dtype, after);
@@ -117,6 +125,29 @@ TEST_P(OneRankLibrary, IsCalledForEveryUnitAndToldOfItsMemory) {
     EXPECT_EQ(plain.losses, library.losses);
     EXPECT_EQ(plain.norms, library.norms);
   });
+}
+
+// Micro-steps after the first add to the slice in the operation itself where the communicator can, with the same bits.
+TEST(LibraryThatAdds, AddsToTheSlice) {
+  constexpr int steps = 3, micro_steps = 3;
+  for (const int zero : {1, 2, 3}) {
+    Training training;
+    training.layout.zero = zero;
+    training.micro_batch = global_batch / micro_steps;
+    Outcome outcomes[2];
+    for (const bool adds : {false, true}) {
+      Library batch("batch"), reduce("dp"), gather("dp (weights)"), everyone("world");
+      reduce.adds = adds;
+      DataGroup group(batch, reduce, gather);
+      group.everyone = &everyone;
+      int units = 0;
+      outcomes[adds ? 1 : 0] = train(training, group, steps, &units);
+      EXPECT_EQ(reduce.added, adds && zero > 1 ? units * steps * (micro_steps - 1) : 0) << zero;
+      EXPECT_EQ(reduce.added + reduce.reduce_scatters, units * steps * (zero > 1 ? micro_steps : 1)) << zero;
+    }
+    EXPECT_EQ(outcomes[0].losses, outcomes[1].losses) << zero;
+    EXPECT_EQ(outcomes[0].norms, outcomes[1].norms) << zero;
+  }
 }
 
 }  // namespace

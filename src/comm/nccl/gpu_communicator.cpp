@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/gpu/peer_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/staged_communicator.h"
 
@@ -61,7 +62,11 @@ std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host
     std::string why;
     const nccl::Library* library = nccl::find_library(why);
     const std::string reason = obstacle(*host, device, library, why);
-    if (reason.empty()) return std::make_unique<nccl::NcclCommunicator>(*library, std::move(host), device, options);
+    if (reason.empty()) {
+      auto communicator = std::make_unique<nccl::NcclCommunicator>(*library, std::move(host), device, options);
+      if (!options.peer_copies || communicator->size() == 1) return communicator;
+      return std::make_unique<PeerCommunicator>(std::move(communicator), device, options.timeout);
+    }
     if (asked)
       throw Error(ExitCode::bad_config, "NCCL cannot be used: " + reason, "[comm] backend = \"nccl\"",
                   "one GPU a rank and libnccl.so.2 on every host (`baleen doctor` says what is here), or backend = \"auto\"");

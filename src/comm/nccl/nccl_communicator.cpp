@@ -35,12 +35,13 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
       library_(library),
       host_(std::move(host)),
       device_(device),
-      timeout_(options.timeout) {
-  main_.stream = device.create_stream();
+      timeout_(options.timeout),
+      watched_(options.timeout) {
+  main_.stream = create_urgent_stream(device);
   native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
   open(main_.comm);
   if (options.messages && size() > 1) {
-    down_.stream = device.create_stream();
+    down_.stream = create_urgent_stream(device);
     open(down_.comm);
     for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
   }
@@ -154,7 +155,7 @@ void NcclCommunicator::abort(const std::string& reason) {
   fail(reason);
 }
 
-std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes) {
+std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes, MemoryUse) {
 #if BALEEN_NCCL_REGISTERS
   const std::lock_guard lock(mutex_);
   if (library_.register_buffer == nullptr || main_.comm == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
@@ -186,7 +187,6 @@ void NcclCommunicator::watch() {
 // Takes note of what has begun and ended; true when nothing is under way.
 bool NcclCommunicator::look() {
   try {
-    while (!watched_.empty() && watched_.front().done.ready()) watched_.pop_front();
     if (const std::string aborted = host_->failure(); !aborted.empty()) fail(aborted);
     for (const Lane* lane : {&main_, &down_}) {
       if (lane->comm == nullptr) continue;
@@ -195,14 +195,9 @@ bool NcclCommunicator::look() {
       if (asked != ncclSuccess || (state != ncclSuccess && state != in_progress))
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
-    for (Watched& watched : watched_) {
-      if (watched.done.ready() || !watched.begun.ready()) continue;
-      if (watched.since == Clock::time_point{}) watched.since = Clock::now();
-      if (Clock::now() - watched.since <= timeout_) continue;
-      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(watched.tag), rank(),
+    if (const auto tag = watched_.overdue())
+      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(*tag), rank(),
                        static_cast<double>(timeout_.count()) / 1000));
-      break;
-    }
   } catch (const Error& error) {
     fail(error.what_is_wrong());
   }
@@ -230,7 +225,7 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   if (in_graph)
     ++recorded_;
   else
-    watched_.push_back({std::move(begun), done, tag});
+    watched_.add(std::move(begun), done, tag);
   return done;
 }
 

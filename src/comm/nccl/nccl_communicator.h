@@ -6,13 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "comm/communicator.h"
+#include "comm/gpu/operation_watch.h"
 #include "comm/gpu_communicator.h"
 #include "comm/nccl/library.h"
 #include "comm/operation.h"
@@ -41,7 +41,7 @@ class NcclCommunicator final : public Communicator {
   bool alone() const override { return false; }
   // Registers memory of a GPU with the library where it can (ncclCommRegister), for collectives; NCCL_LOCAL_REGISTER=0 keeps it from using
   // that.
-  std::shared_ptr<void> announce(void* memory, std::size_t bytes) override;
+  std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse use) override;
 
  protected:
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) override;
@@ -58,11 +58,6 @@ class NcclCommunicator final : public Communicator {
     ncclComm_t comm = nullptr;
     std::unique_ptr<Stream> stream;
     bool used = false;  // since the other lane last waited for it
-  };
-  struct Watched {
-    Event begun, done;
-    OperationTag tag;
-    std::chrono::steady_clock::time_point since{};  // it could begin
   };
 
   void open(ncclComm_t& comm);
@@ -89,7 +84,7 @@ class NcclCommunicator final : public Communicator {
   std::condition_variable stopped_;
   bool stopping_ = false;
   std::string failed_;
-  std::list<Watched> watched_;
+  OperationWatch watched_;
   std::size_t registrations_ = 0, recorded_ = 0;  // of buffers; operations that have become part of graphs
   std::thread watchdog_;
 };

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "device/gpu.h"
 #include "device/gpu_api.h"
-#include "device/gpu_graph_api.h"
+#include "device/gpu_runtime_api.h"
 
 namespace baleen {
 
@@ -26,6 +26,13 @@ void gpu_check(gpuError_t status, const char* call) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Streams share the hardware's queues, eight unless the runtime is told otherwise before it begins, and where two share one, what waits for
+// another rank holds up work that this rank must do first: a deadlock. A rank has about a dozen streams.
+void share_no_queues() {
+  static const bool told = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
+  static_cast<void>(told);
+}
 
 // What a device's streams and events share with it.
 struct Shared {
@@ -77,9 +84,12 @@ class GpuEvent final : public EventState {
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(int index, std::shared_ptr<Shared> shared, bool measuring)
+  GpuStream(int index, std::shared_ptr<Shared> shared, bool measuring, bool urgent = false)
       : Stream(DeviceKind::gpu, measuring), index_(index), shared_(std::move(shared)) {
-    if (!measuring) gpu_check(gpuStreamCreateWithFlags(&stream_, gpuStreamNonBlocking), "creating a stream");
+    if (measuring) return;
+    int lowest = 0, highest = 0;
+    gpu_check(gpuDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+    gpu_check(gpuStreamCreateWithPriority(&stream_, gpuStreamNonBlocking, urgent ? highest : lowest), "creating a stream");
   }
   ~GpuStream() override {
     if (stream_ != nullptr) gpuStreamDestroy(stream_);
@@ -123,7 +133,8 @@ class GpuStream final : public Stream {
 
 class GpuDevice final : public Device {
  public:
-  GpuDevice(int index, const GpuOptions& options, std::string name) : index_(index), shared_(std::make_shared<Shared>()), name_(std::move(name)) {
+  GpuDevice(int index, const GpuOptions& options, std::string name)
+      : index_(index), shared_(std::make_shared<Shared>()), name_(std::move(name)) {
     shared_->options = options;
   }
 
@@ -134,6 +145,10 @@ class GpuDevice final : public Device {
     return std::make_unique<GpuStream>(index_, shared_, false);
   }
   std::unique_ptr<Stream> create_measuring_stream() override { return std::make_unique<GpuStream>(index_, shared_, true); }
+  std::unique_ptr<Stream> create_urgent_stream() {
+    gpu_check(gpuSetDevice(index_), "choosing a GPU");
+    return std::make_unique<GpuStream>(index_, shared_, false, true);
+  }
   std::uint64_t host_waits() const { return shared_->host_waits; }
   std::size_t free_bytes() const {
     gpu_check(gpuSetDevice(index_), "choosing a GPU");
@@ -231,6 +246,7 @@ GpuStreamTraits gpu_stream_traits(Stream& stream) {
 }
 
 GpuList list_gpus() {
+  share_no_queues();
   GpuList list;
   int count = 0;
   if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
@@ -244,7 +260,8 @@ GpuList list_gpus() {
     if (gpuGetDeviceProperties(&properties, index) != gpuSuccess) continue;
     if (gpu_runs_kernels(properties)) {
       std::array<char, 32> address{};
-      std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
+      std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
+                    properties.pciDeviceID);
       list.names.emplace_back(properties.name);
       list.addresses.emplace_back(address.data());
     } else {
@@ -268,6 +285,7 @@ std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) 
     throw Error(ExitCode::bad_config, "GPU " + std::to_string(index) + " cannot be used: " + why, "training.device",
                 "`baleen doctor` lists the GPUs; device = \"cpu\" needs none");
   };
+  share_no_queues();
   int count = 0;
   if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
     gpuGetLastError();
@@ -301,6 +319,11 @@ double gpu_seconds_between(const Event& begin, const Event& end) {
   float milliseconds = 0;
   gpu_check(gpuEventElapsedTime(&milliseconds, from->native(), to->native()), "reading the time between two events");
   return milliseconds / 1e3;
+}
+
+std::unique_ptr<Stream> create_urgent_stream(Device& device) {
+  auto* gpu = dynamic_cast<GpuDevice*>(&device);
+  return gpu == nullptr ? device.create_stream() : gpu->create_urgent_stream();
 }
 
 std::size_t free_bytes(const Device& device) {

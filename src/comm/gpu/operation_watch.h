@@ -1,0 +1,46 @@
+// Operations under way on a GPU, none of which may wait for other ranks for ever.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <optional>
+
+#include "comm/operation.h"
+
+namespace baleen {
+
+class OperationWatch {
+ public:
+  explicit OperationWatch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  void add(Event begun, Event done, const OperationTag& tag) { under_way_.push_back({std::move(begun), std::move(done), tag}); }
+  // Forgets what has ended. The operation that began longer ago than the timeout allows and has not ended, if there is one. Operations of a
+  // stream end in order, so that a look at those that stand first is enough, however many are enqueued.
+  std::optional<OperationTag> overdue() {
+    using Clock = std::chrono::steady_clock;
+    constexpr int looked_at = 8;  // more than there are streams
+    while (!under_way_.empty() && under_way_.front().done.ready()) under_way_.pop_front();
+    int looks = 0;
+    for (Watched& watched : under_way_) {
+      if (++looks > looked_at) break;
+      if (watched.done.ready() || !watched.begun.ready()) continue;
+      if (watched.since == Clock::time_point{}) watched.since = Clock::now();
+      if (Clock::now() - watched.since > timeout_) return watched.tag;
+    }
+    return std::nullopt;
+  }
+  bool empty() const { return under_way_.empty(); }
+  void clear() { under_way_.clear(); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+ private:
+  struct Watched {
+    Event begun, done;
+    OperationTag tag;
+    std::chrono::steady_clock::time_point since{};  // it could begin
+  };
+  std::chrono::milliseconds timeout_;
+  std::list<Watched> under_way_;
+};
+
+}  // namespace baleen

@@ -1,0 +1,286 @@
+#include "comm/gpu/peer_communicator.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/gpu.h"
+#include "device/gpu_runtime_api.h"
+#include "ops/sum_parts.h"
+
+namespace baleen {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t word_bytes = 128;  // a line of its own each
+// What reduce_scatter reads of the others at once; a slice that is larger goes in pieces. Each piece ends with a kernel, which waits for
+// multiprocessors.
+constexpr std::size_t staging_bytes = std::size_t{256} << 20;
+constexpr const char* remedy = "look for the first failure; run the same command again: it resumes";
+
+OperationTag tag_of(OperationKind kind, std::size_t count, DType dtype, ReduceOp op = ReduceOp::sum) {
+  return {static_cast<std::uint8_t>(kind), static_cast<std::uint8_t>(dtype), static_cast<std::uint8_t>(op), 0, 0, count};
+}
+
+Tensor flat(const void* data, std::size_t count, DType dtype) {
+  return Tensor(const_cast<void*>(data), dtype, {static_cast<std::int64_t>(count)});
+}
+
+}  // namespace
+
+PeerCommunicator::PeerCommunicator(std::unique_ptr<Communicator> inner, Device& device, milliseconds timeout)
+    : Communicator(inner->rank(), inner->size(), inner->name()),
+      inner_(std::move(inner)),
+      device_(device),
+      stream_(create_urgent_stream(device)),
+      watched_(timeout) {
+  index_ = gpu_stream_traits(*stream_).device;
+}
+
+PeerCommunicator::~PeerCommunicator() {
+  if (!watchdog_.joinable()) return;
+  for (bool ended = false; !ended;) {  // what is under way ends by itself or by the watchdog
+    {
+      const std::lock_guard lock(mutex_);
+      ended = watched_.empty() || !failed_.empty();
+    }
+    if (!ended) std::this_thread::sleep_for(milliseconds(1));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  watchdog_.join();
+  log::debug("communicator '{}': {} operations went by copy engines", name(), turns_);
+}
+
+std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes, MemoryUse use) {
+  std::shared_ptr<void> by_inner = inner_->announce(memory, bytes, use);
+  if (size() == 1 || bytes < fewest_bytes || !why_not_.empty() || !is_gpu_memory(memory)) return by_inner;
+  if (peer_words_ == nullptr) {
+    words_ = device_.allocate("words for other ranks", 2 * static_cast<std::size_t>(size()) * word_bytes);
+    peer_words_ = PeerMemory::exchange(*inner_, index_, words_.data(), words_.bytes(), why_not_);
+  }
+  std::shared_ptr<PeerMemory> reached;
+  if (peer_words_ != nullptr) reached = PeerMemory::exchange(*inner_, index_, memory, bytes, why_not_);
+  if (reached == nullptr) {
+    log::info("communicator '{}': gathers do not go by copy engines: {}", name(), why_not_);
+    return by_inner;
+  }
+  if (!watchdog_.joinable()) {
+    release_ = device_.create_stream();
+    sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &previous);
+    watchdog_ = std::thread([this] { watch(); });
+    pthread_setname_np(watchdog_.native_handle(), ("peer " + name()).substr(0, 15).c_str());
+    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  }
+  // Before any operation: allocating waits for the GPU.
+  const std::size_t slices = std::min(staging_bytes, bytes / static_cast<std::size_t>(size()) * static_cast<std::size_t>(size() - 1));
+  if (use == MemoryUse::reduced && staging_.bytes() < slices) {
+    staging_ = Buffer();
+    staging_ = device_.allocate("slices of other ranks", slices);
+  }
+  announced_.push_back(reached);
+  return {memory, [this, reached, by_inner](void*) { announced_.erase(std::find(announced_.begin(), announced_.end(), reached)); }};
+}
+
+const PeerMemory* PeerCommunicator::find(const void* data, std::size_t bytes) const {
+  for (const auto& memory : announced_)
+    if (memory->holds(data, bytes)) return memory.get();
+  return nullptr;
+}
+
+std::uint32_t* PeerCommunicator::word(std::byte* words, int kind, int rank) const {
+  return reinterpret_cast<std::uint32_t*>(words + static_cast<std::size_t>(kind * size() + rank) * word_bytes);
+}
+
+void PeerCommunicator::tell(int kind) {
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank()) continue;
+    std::byte* const theirs = peer_words_->of(other, words_.data());
+    gpu_check(gpuStreamWriteWord(native_stream(*stream_), word(theirs, kind, rank()), turns_), "telling another rank");
+  }
+}
+
+void PeerCommunicator::await(int kind, int other) {
+  gpu_check(gpuStreamAwaitWord(native_stream(*stream_), word(words_.as<std::byte>(), kind, other), turns_), "waiting for another rank");
+}
+
+template <class Read, class End>
+Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end) {
+  const std::lock_guard lock(mutex_);
+  check_failed();
+  stream_->wait(after);
+  if (inner_last_.state() != nullptr) stream_->wait(std::exchange(inner_last_, {}));
+  Event begun = stream_->record();
+  ++turns_;
+  tell(0);
+  for (int step = 1; step < size(); ++step) {
+    const int other = (rank() + step) % size();
+    await(0, other);
+    read(other);
+  }
+  end();
+  tell(1);
+  for (int other = 0; other < size(); ++other)
+    if (other != rank()) await(1, other);
+  Event done = stream_->record();
+  watched_.add(std::move(begun), done, tag);
+  ahead_of_inner_ = true;
+  copied_bytes_ += bytes;
+  bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
+  return done;
+}
+
+Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
+  const std::size_t bytes = send_count * dtype_bytes(dtype);
+  auto* const all = static_cast<std::byte*>(recv);
+  const auto place = [&](int member) { return all + static_cast<std::size_t>(member) * bytes; };
+  const bool in_place = send == place(rank());
+  const PeerMemory* const memory = bytes < fewest_bytes ? nullptr
+                                   : in_place           ? find(recv, bytes * static_cast<std::size_t>(size()))
+                                                        : find(send, bytes);
+  if (memory == nullptr) return passed(recv, inner_->all_gather(send, recv, send_count, dtype, behind(recv, std::move(after))));
+  return run(
+      tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1),
+      [&](int other) { stream_->copy(place(other), memory->of(other, in_place ? place(other) : send), bytes); },
+      [&] {
+        if (!in_place) stream_->copy(place(rank()), send, bytes);
+      });
+}
+
+const PeerMemory* PeerCommunicator::reducible(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const {
+  const std::size_t bytes = recv_count * dtype_bytes(dtype), n = static_cast<std::size_t>(size());
+  const bool summed = (op == ReduceOp::sum || op == ReduceOp::avg) && (dtype == DType::f32 || dtype == DType::bf16);
+  return bytes < fewest_bytes || !summed || n > ops::most_parts || staging_.bytes() == 0 ? nullptr : find(send, bytes * n);
+}
+
+bool PeerCommunicator::adds_to_held(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const {
+  return reducible(send, recv_count, dtype, op) != nullptr;
+}
+
+Event PeerCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
+  const PeerMemory* const memory = reducible(send, recv_count, dtype, op);
+  if (memory == nullptr) return passed(recv, inner_->reduce_scatter(send, recv, recv_count, dtype, op, behind(recv, std::move(after))));
+  return reduce(*memory, send, recv, recv_count, dtype, op, false, after);
+}
+
+Event PeerCommunicator::do_reduce_scatter_add(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
+  return reduce(*reducible(send, recv_count, dtype, op), send, recv, recv_count, dtype, op, true, after);
+}
+
+Event PeerCommunicator::reduce(const PeerMemory& memory, const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op,
+                               bool add, const Event& after) {
+  const std::size_t element = dtype_bytes(dtype), bytes = recv_count * element, n = static_cast<std::size_t>(size());
+  // As much of the others' slices as fits.
+  const std::size_t room = staging_.bytes() / (n - 1) / element, piece = recv_count <= room ? recv_count : room / 64 * 64;
+  const auto* const slice = static_cast<const std::byte*>(send) + static_cast<std::size_t>(rank()) * bytes;
+  const float scale = op == ReduceOp::avg ? 1.0f / static_cast<float>(n) : 1.0f;
+  // Pieces of all the others, and their sum with one's own: in the order of the ring, which ends with this rank.
+  const auto sum_piece = [&](std::size_t begin) {
+    const std::size_t count = std::min(piece, recv_count - begin);
+    std::vector<Tensor> parts;
+    for (int step = 1; step < size(); ++step) {
+      const int other = (rank() + step) % size();
+      std::byte* const staged = staging_.as<std::byte>() + parts.size() * piece * element;
+      stream_->copy(staged, memory.of(other, slice + begin * element), count * element);
+      parts.push_back(flat(staged, count, dtype));
+    }
+    parts.push_back(flat(slice + begin * element, count, dtype));
+    ops::gpu::sum_parts(*stream_, flat(static_cast<std::byte*>(recv) + begin * element, count, dtype), parts, scale, add);
+  };
+  return run(
+      tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes * (n - 1), [](int) {},
+      [&] {
+        for (std::size_t begin = 0; begin < recv_count; begin += piece) sum_piece(begin);
+      });
+}
+
+Event PeerCommunicator::behind(const void* buffer, Event after) {
+  if (!is_gpu_memory(buffer)) return after;
+  const std::lock_guard lock(mutex_);
+  check_failed();
+  if (!std::exchange(ahead_of_inner_, false)) return after;
+  stream_->wait(after);
+  return stream_->record();
+}
+
+Event PeerCommunicator::passed(const void* buffer, Event event) {
+  if (is_gpu_memory(buffer)) inner_last_ = event;
+  bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
+  busy_nanoseconds_ = inner_->busy_nanoseconds();
+  return event;
+}
+
+Event PeerCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
+  return passed(recv, inner_->all_reduce(send, recv, count, dtype, op, behind(recv, std::move(after))));
+}
+
+Event PeerCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
+  return passed(buffer, inner_->broadcast(buffer, count, dtype, root, behind(buffer, std::move(after))));
+}
+
+Event PeerCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
+  return passed(buffer, inner_->send(buffer, count, dtype, peer, behind(buffer, std::move(after))));
+}
+
+Event PeerCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
+  return passed(buffer, inner_->recv(buffer, count, dtype, peer, behind(buffer, std::move(after))));
+}
+
+Event PeerCommunicator::do_barrier(Event after) {
+  return passed(nullptr, inner_->barrier(std::move(after)));
+}
+
+Event PeerCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
+  return passed(recv, inner_->all_to_all(send, recv, count_each, dtype, behind(recv, std::move(after))));
+}
+
+void PeerCommunicator::check_failed() const {
+  if (!failed_.empty()) throw Error(ExitCode::rank_failed, failed_, fmt::format("rank {}, communicator '{}'", rank(), name()), remedy);
+}
+
+// The words that the stream waits for become what it waits for, so that all it holds ends.
+void PeerCommunicator::fail(const std::string& reason) {
+  if (!failed_.empty()) return;
+  failed_ = reason;
+  inner_->abort(reason);
+  if (release_ == nullptr) return;
+  constexpr std::uint32_t beyond = 1u << 30;
+  std::vector<std::uint32_t> words(words_.bytes() / sizeof(std::uint32_t), turns_ + beyond);
+  release_->copy(words_.data(), words.data(), words_.bytes());
+  release_->synchronize();
+  watched_.clear();
+}
+
+void PeerCommunicator::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  fail(reason);
+}
+
+void PeerCommunicator::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && failed_.empty()) {
+    try {
+      if (const auto tag = watched_.overdue())
+        fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(*tag), rank(),
+                         static_cast<double>(watched_.timeout().count()) / 1000));
+      else if (const std::string aborted = inner_->failure(); !aborted.empty())
+        fail(aborted);
+    } catch (const Error& error) {
+      fail(error.what_is_wrong());
+    }
+    stopped_.wait_for(lock, watched_.empty() ? milliseconds(50) : milliseconds(5), [&] { return stopping_; });
+  }
+}
+
+}  // namespace baleen

@@ -1,0 +1,5 @@
+#include "gpu/peer_programs.h"
+
+int main(int argc, char** argv) {
+  return baleen::testing::run_tests_or_rank(argc, argv, baleen::testing::peer_programs());
+}
