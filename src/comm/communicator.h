@@ -1,7 +1,7 @@
 // The one interface over every collective engine: the built-in shared-memory ring, MPI, NCCL and RCCL.
 //
-// Every operation is asynchronous: it is appended to the communicator's own first-in-first-out queue, starts once `after` is complete (in the
-// call, if that takes microseconds: decision 015) and returns an Event. All members call the same ones in the same order. Buffers belong to it
+// Every operation is asynchronous: it joins the communicator's own first-in-first-out queue, starts once `after` is complete (in the
+// call, if that takes microseconds: decision 015) and returns an Event. All members call the same ones in one order. Buffers belong to it
 // until then; send == recv (all_gather: send == recv + rank*count; reduce_scatter: recv == send + rank*count) means in place.
 //
 // Order of summation (DESIGN.md decision 10): the elements of slice k are summed over ranks k+1, k+2, …, k in ring order, in the dtype

@@ -21,7 +21,7 @@ struct Patience {
   int spins, yields;
 };
 Patience patience_of(bool crowded) {
-  return crowded ? Patience{50, 20} : Patience{100, 40};
+  return crowded ? Patience{5, 40} : Patience{100, 40};
 }
 bool more_than_cores(int ranks) {
   const unsigned cores = std::thread::hardware_concurrency();
