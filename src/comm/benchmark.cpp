@@ -16,21 +16,26 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_message = std::size_t{64} << 30;
 constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
-constexpr int queued_at_once = 20;           // operations of a batch
-constexpr int queued_on_gpu = 1000;          // there a wait of the host takes as long as many short operations
-constexpr double seconds_a_row = 0.3;        // about what timing one size may take
-constexpr std::uint64_t value_period = 4093; // a prime, so that an element from a wrong place is a wrong element
+constexpr int queued_at_once = 20;            // operations of a batch
+constexpr int queued_on_gpu = 1000;           // there a wait of the host takes as long as many short operations
+constexpr double seconds_a_row = 0.3;         // about what timing one size may take
+constexpr std::uint64_t value_period = 4093;  // a prime, so that an element from a wrong place is a wrong element
 
 // What rank `from` contributes to a sum at `index`: sums over up to 900 ranks stay below 2^24 and so are exact in fp32.
-std::uint64_t weight_of(int from) { return static_cast<std::uint64_t>(from % 8 + 1); }
-float summand(int from, std::size_t index) { return static_cast<float>(weight_of(from) * (index % value_period)); }
+std::uint64_t weight_of(int from) {
+  return static_cast<std::uint64_t>(from % 8 + 1);
+}
+float summand(int from, std::size_t index) {
+  return static_cast<float>(weight_of(from) * (index % value_period));
+}
 // What rank `from` sends to rank `to` where nothing is summed; `to` is -1 where everybody gets the same.
 float message(int from, int to, std::size_t index) {
   return static_cast<float>((static_cast<std::uint64_t>(from) * 131 + static_cast<std::uint64_t>(to + 1) * 17 + index) % value_period);
 }
 
 [[noreturn]] void reject_sizes(std::string_view text, const std::string& problem) {
-  throw Error(ExitCode::bad_config, fmt::format("'{}': {}", text, problem), "--sizes", "for example --sizes 4K:256M, or one size such as 1M");
+  throw Error(ExitCode::bad_config, fmt::format("'{}': {}", text, problem), "--sizes",
+              "for example --sizes 4K:256M, or one size such as 1M");
 }
 
 std::size_t parse_size(std::string_view text, std::string_view whole) {
@@ -48,9 +53,11 @@ std::size_t parse_size(std::string_view text, std::string_view whole) {
 // One size of one collective: its buffers, how to run it, and what it must give.
 class Case {
  public:
-  Case(Communicator& axis, Collective collective, std::size_t bytes, const BenchmarkOptions& options) : axis_(axis), collective_(collective) {
+  Case(Communicator& axis, Collective collective, std::size_t bytes, const BenchmarkOptions& options)
+      : axis_(axis), collective_(collective) {
     const auto n = static_cast<std::size_t>(axis.size()), rank = static_cast<std::size_t>(axis.rank());
-    const bool parts = collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
+    const bool parts =
+        collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
     each_ = std::max<std::size_t>(1, bytes / sizeof(float) / (parts ? n : 1));
     total_ = parts ? each_ * n : each_;
     sent_ = collective == Collective::all_gather ? each_ : total_;
@@ -88,19 +95,19 @@ class Case {
     if (collective_ != Collective::broadcast || rank == 0) copy(from_, send.data(), send.size());
   }
 
-  // Completes with the operation (both halves of a send_recv).
-  std::vector<Event> enqueue() {
+  // Appends what completes with the operation (both halves of a send_recv).
+  void enqueue(std::vector<Event>& events) {
     const int n = axis_.size(), next = (axis_.rank() + 1) % n, previous = (axis_.rank() + n - 1) % n;
     switch (collective_) {
-      case Collective::all_reduce: return {axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum)};
-      case Collective::all_gather: return {axis_.all_gather(from_, to_, each_, DType::f32)};
-      case Collective::reduce_scatter: return {axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum)};
-      case Collective::broadcast: return {axis_.broadcast(to_, each_, DType::f32, 0)};
-      case Collective::all_to_all: return {axis_.all_to_all(from_, to_, each_, DType::f32)};
+      case Collective::all_reduce: return void(events.push_back(axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum)));
+      case Collective::all_gather: return void(events.push_back(axis_.all_gather(from_, to_, each_, DType::f32)));
+      case Collective::reduce_scatter: return void(events.push_back(axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum)));
+      case Collective::broadcast: return void(events.push_back(axis_.broadcast(to_, each_, DType::f32, 0)));
+      case Collective::all_to_all: return void(events.push_back(axis_.all_to_all(from_, to_, each_, DType::f32)));
       case Collective::send_recv:
-        return {axis_.send(from_, each_, DType::f32, next), axis_.recv(to_, each_, DType::f32, previous)};
+        events.push_back(axis_.send(from_, each_, DType::f32, next));
+        return void(events.push_back(axis_.recv(to_, each_, DType::f32, previous)));
     }
-    return {};
   }
 
   std::uint64_t wrong() {
@@ -155,20 +162,19 @@ class Case {
   std::unique_ptr<Stream> copies_;  // where the host cannot reach the buffers
 };
 
-// One batch is awaited while the next is in the queue already, which never runs empty: what is timed is operations, not the caller's waking.
+// One batch is awaited while the next is in the queue already, which never runs empty: what is timed is operations, not the caller's
+// waking.
 void run_operations(Case& subject, int operations) {
   // The last event first: they complete in order, and being woken for each would take the processor from the next.
   const auto wait = [](std::vector<Event>& batch) {
     for (auto event = batch.rbegin(); event != batch.rend(); ++event) event->wait();
     batch.clear();
   };
-  std::vector<Event> under_way;
+  std::vector<Event> under_way, next;
   for (int done = 0; done < operations;) {
-    std::vector<Event> next;
-    for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done)
-      for (Event& event : subject.enqueue()) next.push_back(std::move(event));
+    for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done) subject.enqueue(next);
     wait(under_way);
-    under_way = std::move(next);
+    under_way.swap(next);
   }
   wait(under_way);
 }
@@ -194,7 +200,8 @@ Collective parse_collective(std::string_view name) {
   const auto& names = collective_names();
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end())
-    throw Error(ExitCode::bad_config, fmt::format("no collective named '{}'", name), "--op", fmt::format("use one of {}", fmt::join(names, ", ")));
+    throw Error(ExitCode::bad_config, fmt::format("no collective named '{}'", name), "--op",
+                fmt::format("use one of {}", fmt::join(names, ", ")));
   return static_cast<Collective>(found - names.begin());
 }
 

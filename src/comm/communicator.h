@@ -1,8 +1,8 @@
 // The one interface over every collective engine: the built-in shared-memory ring, MPI, NCCL and RCCL.
 //
-// Every operation is asynchronous. It is appended to the communicator's own first-in-first-out queue, starts once `after` is complete, and
-// returns an Event. All members call the same operations in the same order. Buffers belong to the operation until its event completes;
-// send == recv (for all_gather: send == recv + rank*count; for reduce_scatter: recv == send + rank*count) means in place.
+// Every operation is asynchronous: it joins the communicator's own first-in-first-out queue, starts once `after` is complete (in the
+// call, if that takes microseconds: decision 015) and returns an Event. All members call the same ones in one order. Buffers belong to it
+// until then; send == recv (all_gather: send == recv + rank*count; reduce_scatter: recv == send + rank*count) means in place.
 //
 // Order of summation (DESIGN.md decision 10): the elements of slice k are summed over ranks k+1, k+2, …, k in ring order, in the dtype
 // (bf16 in fp32, rounded once at the end), whatever the algorithm, message size or chunking. AVG is the sum times 1/size.
@@ -36,7 +36,7 @@ struct SliceRange {
 // The slice that rank `rank` of `size` owns in an all_reduce of `count` elements. Every ZeRO stage uses the same boundaries.
 SliceRange slice_of(std::size_t count, int size, int rank);
 
-// Hears of operations when they have ended: for traces. Called on the communicators' own threads.
+// Hears of operations when they have ended, for traces, on the thread that ran them: a communicator's own, or one that asked for it.
 class CommObserver {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -39,7 +39,7 @@ std::string_view operation_name(OperationKind kind) {
   return kind_name(kind);
 }
 
-OperationTag Operation::tag() const {
+OperationTag Request::tag() const {
   OperationTag out;
   // Both ends of a message describe it alike.
   out.kind = static_cast<std::uint8_t>(kind == OperationKind::recv ? OperationKind::send : kind);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -39,7 +40,8 @@ enum class OperationKind : std::uint8_t {
   barrier
 };
 
-struct Operation final : public EventState {
+// What a caller asks for.
+struct Request {
   OperationKind kind = OperationKind::none;
   const void* from = nullptr;  // what it reads; for broadcast `to` serves as both
   void* to = nullptr;
@@ -47,12 +49,16 @@ struct Operation final : public EventState {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;  // or the peer of send and recv
-  Event after;
-  std::chrono::steady_clock::time_point begun;  // when what it waits for was there
 
   std::size_t bytes() const { return count * dtype_bytes(dtype); }
   bool point_to_point() const { return kind == OperationKind::send || kind == OperationKind::recv; }
   OperationTag tag() const;
+};
+
+struct Operation final : public EventState, public Request {
+  Operation(const Request& request, Event starts_after) : Request(request), after(std::move(starts_after)) {}
+  Event after;
+  std::chrono::steady_clock::time_point begun;  // when what it waits for was there
 
   bool ready() const override { return done_.load(std::memory_order_acquire); }
   // Ends because the worker bounds every wait of its own.

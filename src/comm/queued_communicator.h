@@ -15,11 +15,11 @@
 
 namespace baleen {
 
-// Every operation becomes an Operation for enqueue().
+// Every operation becomes a Request for enqueue().
 class QueuedCommunicator : public Communicator {
  protected:
   using Communicator::Communicator;
-  virtual Event enqueue(std::shared_ptr<Operation> operation) = 0;
+  virtual Event enqueue(const Request& request, Event after) = 0;
 
   Event do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) final;
   Event do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) final;
@@ -47,7 +47,11 @@ class WorkerCommunicator : public QueuedCommunicator {
   virtual void begin(const OperationTag& tag) = 0;
   virtual void check_aborted() const = 0;
   // Runs a collective, or returns false on every member: then the algorithm of ring/ does.
-  virtual bool run_collective_itself(const Operation&) { return false; }
+  virtual bool run_collective_itself(const Request&) { return false; }
+  // What the caller's thread may run itself when the queue is empty and nothing has to be awaited: run_at_once() takes a few microseconds;
+  // where it returns false, run_collective_itself() is asked to go on with the same operation.
+  virtual bool callers_own(const Request&) const { return false; }
+  virtual bool run_at_once(const Request&) { return false; }
   // Runs `first` and, together with it, what next_point_to_point() gives; hands each to finish().
   virtual void run_point_to_point(Shared first) = 0;
   // The worker may be asleep over other sends and receives.
@@ -56,7 +60,7 @@ class WorkerCommunicator : public QueuedCommunicator {
 
   // The next operation if there is one already and it is a send or a receive.
   Shared next_point_to_point();
-  void finish(const Shared& operation, std::optional<Error> failure = std::nullopt);
+  void finish(const Shared& operation, std::optional<Error> failure = std::nullopt, bool ends_turn = false);
   // Counts the nanoseconds that it lives as busy.
   class BusyTime {
    public:
@@ -71,17 +75,21 @@ class WorkerCommunicator : public QueuedCommunicator {
   };
 
  private:
-  Event enqueue(Shared operation) final;
+  Event enqueue(const Request& request, Event after) final;
+  bool take_turn();
+  Event run_here(const Request& request, Event after);
+  void end_turn();
   void work();
   Shared next_operation();
   void run_collective(const Shared& operation);
-  void run(const Operation& operation);
+  void run(const Request& operation);
   void barrier();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Shared> queue_;
   std::size_t pending_ = 0;  // enqueued and not finished
+  bool turn_taken_ = false;  // a thread, the worker or one that called, runs operations
   bool stopping_ = false;
   std::thread worker_;
 };

@@ -28,7 +28,8 @@ class MpiCommunicator final : public QueuedCommunicator {
   void observe(CommObserver* observer) override { channel_->observe(observer); }
 
  private:
-  Event enqueue(std::shared_ptr<Operation> operation) override {
+  Event enqueue(const Request& request, Event after) override {
+    auto operation = std::make_shared<Operation>(request, std::move(after));
     engine_->enqueue(*channel_, operation);
     return Event(std::move(operation));
   }

@@ -38,26 +38,30 @@ struct ChannelControl {
 };
 static_assert(sizeof(ChannelControl) <= page);
 
-// What a rank tells all others when it comes to a collective: which one, and where its buffers lie in the heap that all can reach. A note has
-// room for a short message, too.
+// What a rank tells all others when it comes to a collective: which one, and where its buffers lie in the heap that all can reach. A note
+// has room for a short message, too.
 inline constexpr std::size_t note_bytes = std::size_t{16} << 10;
 struct NoteHeader {
   OperationTag tag;
   // 1 + the offset in the heap; 0: in memory of its own. Equal and not 0: in place.
   std::uint64_t from, to;
 };
+// One line, so that a peer that sees the number has the header as well.
+struct alignas(cache_line) Note {
+  std::atomic<std::uint32_t> number;  // of the notes since the beginning; note i lies in place i % 2
+  NoteHeader header;
+};
+static_assert(sizeof(Note) == cache_line);
 
 struct MemberControl {
-  // Rung by peers whenever they have sent something or freed a slot; the member sleeps on it (futex).
+  // The member sleeps on it (futex); peers ring it when they have sent something or freed a slot while `sleeping`.
   alignas(cache_line) std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> sleeping;
   // Hash of the group and name it joined with; 0: not yet here.
   alignas(cache_line) std::atomic<std::uint64_t> signature;
   std::atomic<std::uint32_t> waiting_for;  // 1 + the member it is waiting for; 0: none
-  // Notes written since the beginning; note i lies in place i % 2.
-  alignas(cache_line) std::atomic<std::uint32_t> posted;
-  NoteHeader notes[2];
-  AbortCell group_abort;                   // of the whole communicator; the first member's is used
+  Note notes[2];
+  alignas(cache_line) AbortCell group_abort;  // of the whole communicator; the first member's is used
 };
 static_assert(sizeof(MemberControl) <= page);
 

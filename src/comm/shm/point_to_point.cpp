@@ -57,8 +57,6 @@ bool PointToPoint::advance_one(Transfer& transfer) {
 }
 
 std::vector<std::shared_ptr<Operation>> PointToPoint::advance() {
-  // Armed before looking, so that whatever happens after a look ends the sleep that follows it.
-  if (wait_) wait_->arm();
   port_.check_aborted();
   moved_ = false;
   std::vector<std::shared_ptr<Operation>> complete;
@@ -93,7 +91,7 @@ void PointToPoint::idle() {
   const bool waits_for_events = std::any_of(active_.begin(), active_.end(), [](const Transfer& transfer) { return !transfer.started; });
   if (!wait_) {
     wait_.emplace(port_, started == active_.end() ? -1 : started->operation->root);
-    return;  // the next advance() looks once more with the doorbell armed
+    return;  // and looks once more with the doorbell armed
   }
   if (started != active_.end()) port_.begin(started->operation->tag());
   // An event does not ring the doorbell when it completes, so it is looked at often. How long it may take is its own affair; an operation

@@ -22,6 +22,10 @@ class PointToPoint {
   void add(std::shared_ptr<Operation> operation) { active_.push_back({std::move(operation)}); }
   bool empty() const { return active_.empty(); }
 
+  // Whatever happens from here on ends the sleep of the next idle().
+  void arm() {
+    if (wait_) wait_->arm();
+  }
   // Moves what can be moved now. Returns the operations that are complete; throws when the job was aborted.
   std::vector<std::shared_ptr<Operation>> advance();
   // True when the latest advance() moved or completed anything.

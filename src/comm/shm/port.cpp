@@ -7,22 +7,25 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/shm/futex.h"
 #include "comm/operation.h"
+#include "comm/shm/futex.h"
 
 namespace baleen::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some microseconds of spinning catch a peer that is about to come; then the core goes to whoever can use it. Where there are more ranks than
-// cores, that is likely the peer itself, and it goes there before the rank sleeps.
+// Some microseconds of spinning catch a peer that is about to come; then the core goes to whoever can use it. Where there are more ranks
+// than cores, that is likely the peer itself, and it goes there before the rank sleeps.
 struct Patience {
   int spins, yields;
 };
-Patience patience_of(int world_size) {
+Patience patience_of(bool crowded) {
+  return crowded ? Patience{5, 40} : Patience{100, 40};
+}
+bool more_than_cores(int ranks) {
   const unsigned cores = std::thread::hardware_concurrency();
-  return cores == 0 || static_cast<unsigned>(world_size) <= cores ? Patience{100, 40} : Patience{50, 20};
+  return cores != 0 && static_cast<unsigned>(ranks) > cores;
 }
 
 void relax() {
@@ -45,7 +48,8 @@ Port::Port(std::shared_ptr<SharedRegion> region, std::uint32_t window, std::vect
       name_(std::move(name)),
       timeout_(timeout),
       sent_(sent) {
-  const Patience patience = patience_of(region_->world_size());
+  crowded_ = more_than_cores(region_->world_size());
+  const Patience patience = patience_of(crowded_);
   spins_ = patience.spins;
   yields_ = patience.yields;
   const Layout layout(*region_);
@@ -60,7 +64,7 @@ Port::Port(std::shared_ptr<SharedRegion> region, std::uint32_t window, std::vect
 
 std::byte* Port::try_slot_to(int peer) {
   const Channel& channel = outgoing_[static_cast<std::size_t>(peer)];
-  const std::uint32_t in_flight = channel.messages - channel.control->popped.load(std::memory_order_acquire);
+  const std::uint32_t in_flight = channel.messages - channel.control->popped.load(std::memory_order_seq_cst);
   if (in_flight >= static_cast<std::uint32_t>(shm::slots)) return nullptr;
   return channel.slots + channel.messages % shm::slots * shm::slot_bytes;
 }
@@ -79,13 +83,13 @@ void Port::commit_to(int peer, std::size_t bytes) {
   header.bytes = bytes;
   header.tag = tag_;
   sent_.fetch_add(bytes, std::memory_order_relaxed);
-  channel.control->pushed.store(++channel.messages, std::memory_order_release);
-  ring(member(peer));
+  channel.control->pushed.store(++channel.messages, std::memory_order_seq_cst);
+  tell(member(peer));
 }
 
 const std::byte* Port::try_arrived_from(int peer, std::size_t bytes) {
   const Channel& channel = incoming_[static_cast<std::size_t>(peer)];
-  if (channel.control->pushed.load(std::memory_order_acquire) == channel.messages) return nullptr;
+  if (channel.control->pushed.load(std::memory_order_seq_cst) == channel.messages) return nullptr;
   const std::uint32_t slot = channel.messages % shm::slots;
   const MessageHeader& header = channel.control->headers[slot];
   if (header.bytes != bytes || header.tag != tag_) fail_mismatch(peer, header, bytes);
@@ -102,21 +106,39 @@ const std::byte* Port::arrived_from(int peer, std::size_t bytes) {
 
 void Port::release_from(int peer) {
   Channel& channel = incoming_[static_cast<std::size_t>(peer)];
-  channel.control->popped.store(++channel.messages, std::memory_order_release);
-  ring(member(peer));
+  channel.control->popped.store(++channel.messages, std::memory_order_seq_cst);
+  tell(member(peer));
 }
 
-void Port::post(const NoteHeader& note) {
-  MemberControl& me = member(rank_);
-  me.notes[++posted_ % 2] = note;
-  me.posted.store(posted_, std::memory_order_release);
+void Port::post(const NoteHeader& header) {
+  Note& note = member(rank_).notes[++posted_ % 2];
+  note.header = header;
+  note.number.store(posted_, std::memory_order_seq_cst);
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_) ring(member(peer));
+    if (peer != rank_) tell(member(peer));
 }
 
-bool Port::has_posted(int peer) const {
-  // A peer is at most one round ahead: it cannot end the next without this rank's note.
-  return static_cast<std::int32_t>(member(peer).posted.load(std::memory_order_acquire) - posted_) >= 0;
+// Whoever waits for note i finds that or note i - 2 in its place: note i + 2 needs its own note i + 1.
+bool Port::has_posted(int peer, std::uint32_t note) const {
+  return member(peer).notes[note % 2].number.load(std::memory_order_seq_cst) == note;
+}
+
+bool Port::notes_come_soon() {
+  int steps = 0;
+  Clock::time_point begin;
+  for (int peer = next_; peer != rank_; peer = (peer + 1) % size()) {
+    for (; !has_posted(peer); ++steps) {
+      if (steps < spins_) {
+        relax();
+        continue;
+      }
+      if (steps == spins_) begin = Clock::now();
+      // To yield to somebody who computes takes long.
+      if (steps == spins_ + yields_ || Clock::now() - begin > std::chrono::microseconds(50)) return false;
+      sched_yield();
+    }
+  }
+  return true;
 }
 
 const NoteHeader& Port::note_from(int peer) {
@@ -127,7 +149,7 @@ const NoteHeader& Port::note_from(int peer) {
       check_no_message(peer);
     }
   }
-  const NoteHeader& note = member(peer).notes[posted_ % 2];
+  const NoteHeader& note = member(peer).notes[posted_ % 2].header;
   if (note.tag != tag_) fail_mismatch(peer, note.tag);
   return note;
 }
@@ -141,10 +163,9 @@ void Port::check_no_message(int peer) {
 }
 
 void Port::check_may_arrive(int peer) {
-  const std::uint32_t posted = member(peer).posted.load(std::memory_order_acquire);
   const Channel& channel = incoming_[static_cast<std::size_t>(peer)];
-  if (static_cast<std::int32_t>(posted - posted_) <= 0 || channel.control->pushed.load(std::memory_order_acquire) != channel.messages) return;
-  fail_mismatch(peer, member(peer).notes[posted % 2].tag);
+  if (!has_posted(peer, posted_ + 1) || channel.control->pushed.load(std::memory_order_acquire) != channel.messages) return;
+  fail_mismatch(peer, member(peer).notes[(posted_ + 1) % 2].header.tag);
 }
 
 void Port::meet() {
@@ -197,11 +218,16 @@ void Port::wake() {
   ring(member(rank_));
 }
 
-// Pairs with Wait::step: either the sleeper sees the new value of the doorbell, or we see that it sleeps. Both sides store, then load, in
-// sequentially consistent order.
 void Port::ring(MemberControl& member) {
   member.doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (member.sleeping.load(std::memory_order_seq_cst) != 0) futex_wake(member.doorbell);
+}
+
+// After a message or a note was stored. Pairs with Wait::step: either who waits looks again after it has said that it will sleep and finds
+// what was stored, or we see that it sleeps. Both sides store, then load, in sequentially consistent order. Nothing is written while nobody
+// sleeps.
+void Port::tell(MemberControl& member) {
+  if (member.sleeping.load(std::memory_order_seq_cst) != 0) ring(member);
 }
 
 void Port::fail_deadline(int peer, std::chrono::nanoseconds waited) {
@@ -231,7 +257,9 @@ void Port::fail_mismatch(int peer, const OperationTag& theirs) {
 }
 
 Port::Wait::~Wait() {
-  if (steps_ > port_.spins_) port_.member(port_.rank_).waiting_for.store(0, std::memory_order_relaxed);
+  MemberControl& me = port_.member(port_.rank_);
+  if (sleeps_) me.sleeping.store(0, std::memory_order_relaxed);
+  if (steps_ > port_.spins_) me.waiting_for.store(0, std::memory_order_relaxed);
 }
 
 void Port::Wait::arm() {
@@ -252,9 +280,12 @@ void Port::Wait::step(std::chrono::microseconds longest_sleep) {
     sched_yield();
     return;
   }
-  me.sleeping.store(1, std::memory_order_seq_cst);
-  if (me.doorbell.load(std::memory_order_seq_cst) == armed_) futex_wait(me.doorbell, armed_, longest_sleep);
-  me.sleeping.store(0, std::memory_order_relaxed);
+  if (sleeps_) {
+    futex_wait(me.doorbell, armed_, longest_sleep);
+  } else {
+    sleeps_ = true;
+    me.sleeping.store(1, std::memory_order_seq_cst);  // the caller arms and looks once more
+  }
 }
 
 // Time in which this process was itself stopped (a terminal's ^Z, a suspended laptop) is nobody's delay: one look counts for at most 100

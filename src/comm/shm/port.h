@@ -45,12 +45,17 @@ class Port final : public RingTransport {
   // What the messages from now on belong to; messages of anything else are a mismatch that aborts the job.
   void begin(const OperationTag& tag) { tag_ = tag; }
 
-  // Notes. All members post one, then all wait for everybody's: afterwards each has seen all of that round's, and those of the round before it
-  // may be overwritten. note_space() [note_bytes] is where the message of the next note goes; post() makes it seen.
+  // Notes. All members post one, then all wait for everybody's: afterwards each has seen all of that round's, and those of the round before
+  // it may be overwritten. note_space() [note_bytes] is where the message of the next note goes; post() makes it seen.
   std::byte* note_space() { return note_at(rank_, posted_ + 1); }
   void post(const NoteHeader& note);
   // Waits for the note of the round that this rank has posted last.
   const NoteHeader& note_from(int peer);
+  // More ranks than cores: one that spins keeps another from coming.
+  bool crowded() const { return crowded_; }
+  // Whether everybody's note of that round is there, or comes within the microseconds that a wait takes before it sleeps. Fails for no
+  // reason.
+  bool notes_come_soon();
   const std::byte* note_message(int peer) const { return note_at(peer, posted_); }
   void count_sent(std::size_t bytes) { sent_.fetch_add(bytes, std::memory_order_relaxed); }
   // Nobody goes on before everybody has come.
@@ -88,6 +93,7 @@ class Port final : public RingTransport {
     Port& port_;
     int peer_;
     int steps_ = 0;
+    bool sleeps_ = false;  // peers know: they ring
     std::uint32_t armed_ = 0;
     std::chrono::steady_clock::time_point last_look_;
     std::chrono::nanoseconds waited_{0};
@@ -100,8 +106,10 @@ class Port final : public RingTransport {
     std::uint32_t messages = 0;  // pushed or popped by this side
   };
   static void ring(MemberControl& member);
+  static void tell(MemberControl& member);
   std::byte* note_at(int peer, std::uint32_t note) const { return notes_[static_cast<std::size_t>(peer)] + note % 2 * note_bytes; }
-  bool has_posted(int peer) const;
+  bool has_posted(int peer) const { return has_posted(peer, posted_); }
+  bool has_posted(int peer, std::uint32_t note) const;
   void check_no_message(int peer);
   MemberControl& member(int index) const { return *controls_[static_cast<std::size_t>(index)]; }
   [[noreturn]] void fail_deadline(int peer, std::chrono::nanoseconds waited);
@@ -113,10 +121,11 @@ class Port final : public RingTransport {
   int rank_, next_, previous_;
   std::string name_;
   std::chrono::milliseconds timeout_;
+  bool crowded_ = false;
   int spins_ = 0, yields_ = 0;  // of a wait, before it sleeps
   std::atomic<std::uint64_t>& sent_;
-  std::vector<MemberControl*> controls_;      // by member
-  std::vector<std::byte*> notes_;             // by member: the first of its two
+  std::vector<MemberControl*> controls_;  // by member
+  std::vector<std::byte*> notes_;         // by member: the first of its two
   std::uint32_t posted_ = 0;
   std::vector<Channel> outgoing_, incoming_;  // by member
   OperationTag tag_;

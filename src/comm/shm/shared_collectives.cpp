@@ -15,9 +15,20 @@ namespace {
 constexpr std::size_t piece = 2048;
 
 // What one rank contributes, bytes.
-std::size_t contribution(const Operation& operation, int size) {
+std::size_t contribution(const Request& operation, int size) {
   const bool parts = operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;
   return operation.bytes() * (parts ? static_cast<std::size_t>(size) : 1);
+}
+
+// Lines that others have read must be fetched back before they are written: asked for all at once they come side by side.
+void claim(std::byte* at, std::size_t bytes) {
+  for (std::size_t line = 0; line < bytes; line += cache_line) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(at[line]));
+#else
+    __builtin_prefetch(at + line, 1);
+#endif
+  }
 }
 
 }  // namespace
@@ -25,38 +36,73 @@ std::size_t contribution(const Operation& operation, int size) {
 SharedCollectives::SharedCollectives(Port& port, std::span<std::byte> heap)
     : port_(port), heap_(heap), from_(static_cast<std::size_t>(port.size())), to_(from_.size()), partial_(piece * sizeof(double)) {}
 
-bool SharedCollectives::run(const Operation& operation) {
-  if (operation.kind == OperationKind::barrier) {
-    port_.meet();
+bool SharedCollectives::run(const Request& operation) {
+  if (fits_notes(operation)) {
+    if (!posted_) post_short(operation);
+    finish_short(operation);
     return true;
   }
-  if (port_.size() == 1) return false;
-  if (short_message(operation)) {
-    run_short(operation);
-  } else if (!run_in_place(operation)) {
-    return false;
-  }
+  if (port_.size() == 1 || !run_in_place(operation)) return false;
   count_bytes(operation);
   return true;
 }
 
-// Every rank reads every note: with many ranks they must be shorter.
-bool SharedCollectives::short_message(const Operation& operation) const {
-  const auto n = static_cast<std::size_t>(port_.size());
-  return contribution(operation, port_.size()) <= std::min(note_bytes, 16 * note_bytes / n);
+bool SharedCollectives::run_at_once(const Request& operation) {
+  post_short(operation);
+  if (!port_.notes_come_soon()) return false;
+  finish_short(operation);
+  return true;
 }
 
-void SharedCollectives::run_short(const Operation& operation) {
-  const int n = port_.size(), rank = port_.rank();
-  const std::size_t bytes = contribution(operation, n);
-  const void* mine = operation.from;
-  const bool sends = operation.kind != OperationKind::broadcast || rank == operation.root;
-  if (sends && bytes != 0) copy_bytes(port_.note_space(), mine, bytes);
+// Every rank reads every note: with many ranks they must be shorter.
+bool SharedCollectives::fits_notes(const Request& operation) const {
+  const auto n = static_cast<std::size_t>(port_.size());
+  if (operation.kind == OperationKind::barrier) return true;
+  return n != 1 && !operation.point_to_point() && contribution(operation, port_.size()) <= std::min(note_bytes, 16 * note_bytes / n);
+}
+
+// Writes what the others need of this rank's.
+void SharedCollectives::post_short(const Request& operation) {
+  const auto rank = static_cast<std::size_t>(port_.rank()), n = static_cast<std::size_t>(port_.size());
+  const auto* mine = static_cast<const std::byte*>(operation.from);
+  std::byte* const note = port_.note_space();
+  const std::size_t each = operation.bytes();
+  const auto write = [&](std::size_t offset, std::size_t bytes) {
+    claim(note + offset, bytes);
+    copy_bytes(note + offset, mine + offset, bytes);
+  };
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::all_gather: write(0, each); break;
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_to_all:
+      write(0, rank * each);
+      write((rank + 1) * each, (n - 1 - rank) * each);
+      break;
+    case OperationKind::broadcast:
+      if (port_.rank() == operation.root) write(0, each);
+      break;
+    default: break;
+  }
   port_.post({operation.tag(), 0, 0});
-  for (int step = 1; step < n; ++step) port_.note_from((rank + step) % n);
-  for (int member = 0; member < n; ++member) from_[static_cast<std::size_t>(member)] = port_.note_message(member);
+  posted_ = true;
+}
+
+void SharedCollectives::finish_short(const Request& operation) {
+  const int n = port_.size(), rank = port_.rank();
+  for (int step = 1; step < n; ++step) {
+    const int member = (rank + step) % n;
+    port_.note_from(member);
+    from_[static_cast<std::size_t>(member)] = port_.note_message(member);
+  }
+  posted_ = false;
+  from_[static_cast<std::size_t>(rank)] = static_cast<const std::byte*>(operation.from);
   auto* to = static_cast<std::byte*>(operation.to);
-  const std::size_t element = dtype_bytes(operation.dtype), each = operation.bytes();
+  const std::size_t element = dtype_bytes(operation.dtype), each = operation.bytes(), own = static_cast<std::size_t>(rank) * each;
+  const auto take = [&](int member, std::size_t offset) {
+    std::byte* const at = to + static_cast<std::size_t>(member) * each;
+    if (at != source(member, offset)) copy_bytes(at, source(member, offset), each);  // the own part may be there already
+  };
   switch (operation.kind) {
     case OperationKind::all_reduce: {
       const Partition partition = Partition::of_all_reduce(operation.count, n);
@@ -64,24 +110,26 @@ void SharedCollectives::run_short(const Operation& operation) {
         const SliceRange range = partition.slice(slice);
         if (range.size() != 0) reduce(operation, slice, range, to + range.begin * element, false);
       }
-      return;
+      break;
     }
     case OperationKind::reduce_scatter: {
       const std::size_t begin = static_cast<std::size_t>(rank) * operation.count;
-      return reduce(operation, rank, {begin, begin + operation.count}, to, false);
+      reduce(operation, rank, {begin, begin + operation.count}, to, false);
+      break;
     }
     case OperationKind::all_gather:
-      for (int member = 0; member < n && each != 0; ++member) copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, 0), each);
-      return;
+      for (int member = 0; member < n; ++member) take(member, 0);
+      break;
     case OperationKind::all_to_all:
-      for (int member = 0; member < n && each != 0; ++member)
-        copy_bytes(to + static_cast<std::size_t>(member) * each, source(member, static_cast<std::size_t>(rank) * each), each);
-      return;
+      for (int member = 0; member < n; ++member) take(member, own);
+      break;
     case OperationKind::broadcast:
-      if (!sends && each != 0) copy_bytes(to, source(operation.root, 0), each);
-      return;
+      if (rank != operation.root) copy_bytes(to, source(operation.root, 0), each);
+      break;
+    case OperationKind::barrier: return;
     default: BALEEN_CHECK(false, "operation", static_cast<int>(operation.kind));
   }
+  count_bytes(operation);
 }
 
 std::uint64_t SharedCollectives::offset_of(const void* data) const {
@@ -90,7 +138,7 @@ std::uint64_t SharedCollectives::offset_of(const void* data) const {
   return 1 + static_cast<std::uint64_t>(at - heap_.data());
 }
 
-bool SharedCollectives::run_in_place(const Operation& operation) {
+bool SharedCollectives::run_in_place(const Request& operation) {
   const int n = port_.size(), rank = port_.rank();
   port_.post({operation.tag(), offset_of(operation.from), offset_of(operation.to)});
   bool possible = true;
@@ -144,7 +192,7 @@ bool SharedCollectives::run_in_place(const Operation& operation) {
   return true;
 }
 
-void SharedCollectives::reduce(const Operation& operation, int slice, SliceRange range, std::byte* to, bool to_everyone) {
+void SharedCollectives::reduce(const Request& operation, int slice, SliceRange range, std::byte* to, bool to_everyone) {
   const int n = port_.size(), rank = port_.rank();
   const Reducer reducer = reducer_for(operation.dtype, operation.op);
   const std::size_t element = reducer.element_bytes;
@@ -167,7 +215,7 @@ void SharedCollectives::reduce(const Operation& operation, int slice, SliceRange
 }
 
 // As many as the ring's messages would have.
-void SharedCollectives::count_bytes(const Operation& operation) const {
+void SharedCollectives::count_bytes(const Request& operation) const {
   const int n = port_.size(), rank = port_.rank();
   const std::size_t element = dtype_bytes(operation.dtype), others = static_cast<std::size_t>(n - 1) * operation.bytes();
   const auto wire = [&] { return reducer_for(operation.dtype, operation.op).wire_bytes; };

@@ -21,20 +21,26 @@ class SharedCollectives {
 
   // Runs a collective and returns true; or, where some rank's buffers are in memory of its own and the message is long, returns false on
   // every rank, and nothing has been moved.
-  bool run(const Operation& operation);
+  bool run(const Request& operation);
+
+  // Whether everything that `operation` moves goes into notes.
+  bool fits_notes(const Request& operation) const;
+  // Runs such an operation if the others come at once; otherwise returns false, and run() goes on with it.
+  bool run_at_once(const Request& operation);
 
  private:
-  bool short_message(const Operation& operation) const;
-  void run_short(const Operation& operation);
-  bool run_in_place(const Operation& operation);
+  void post_short(const Request& operation);
+  void finish_short(const Request& operation);
+  bool run_in_place(const Request& operation);
   std::uint64_t offset_of(const void* data) const;
   const std::byte* source(int member, std::size_t offset) const { return from_[static_cast<std::size_t>(member)] + offset; }
   // Elements [range) of what the members contribute, summed in slice k's order, to `to`; `others`: also there, at the same elements.
-  void reduce(const Operation& operation, int slice, SliceRange range, std::byte* to, bool to_everyone);
-  void count_bytes(const Operation& operation) const;
+  void reduce(const Request& operation, int slice, SliceRange range, std::byte* to, bool to_everyone);
+  void count_bytes(const Request& operation) const;
 
   Port& port_;
   std::span<std::byte> heap_;
+  bool posted_ = false;                 // of the operation at hand, by a run_at_once() that gave up
   std::vector<const std::byte*> from_;  // by member, of the operation at hand
   std::vector<std::byte*> to_;
   std::vector<std::byte> partial_;  // sums on their way

@@ -22,6 +22,7 @@ void ShmCommunicator::run_point_to_point(Shared first) {
   auto failure = attempt([&] {
     const BusyTime busy(*this);
     while (!transfers.empty()) {
+      transfers.arm();  // before looking
       while (Shared more = next_point_to_point()) transfers.add(std::move(more));
       for (const Shared& complete : transfers.advance()) finish(complete);
       if (!transfers.empty() && !transfers.moved()) transfers.idle();

@@ -27,7 +27,9 @@ class ShmCommunicator final : public WorkerCommunicator {
   RingTransport& transport() override { return port_; }
   void begin(const OperationTag& tag) override { port_.begin(tag); }
   void check_aborted() const override { port_.check_aborted(); }
-  bool run_collective_itself(const Operation& operation) override { return collectives_.run(operation); }
+  bool run_collective_itself(const Request& operation) override { return collectives_.run(operation); }
+  bool callers_own(const Request& operation) const override { return !port_.crowded() && collectives_.fits_notes(operation); }
+  bool run_at_once(const Request& operation) override { return collectives_.run_at_once(operation); }
   void run_point_to_point(Shared first) override;
   void wake() override { port_.wake(); }
   int world_rank() const override { return port_.world_rank(rank()); }
