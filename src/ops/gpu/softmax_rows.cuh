@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Threads, 1024 / Threads) softmax_rows(SoftmaxR
   bool writes = false;  // the gradient of the row before
   std::int32_t target = to.targets[blockIdx.x];
   int parity = 0;
-  for (std::int64_t row = blockIdx.x; row < to.rows || writes; row += gridDim.x, parity ^= 1) {
+  for (std::int64_t row = blockIdx.x; row < to.rows || writes; row += gridDim.x) {
     const bool reads = row < to.rows && target != ignore_index;
     const std::int32_t next_target = row + gridDim.x < to.rows ? to.targets[row + gridDim.x] : ignore_index;
     const BFloat16* const from = to.logits + row * to.columns;
@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(Threads, 1024 / Threads) softmax_rows(SoftmaxR
       gpu_await_all_but_last_group();
       if (slot != copy) add_group(slot - Group * stride);
       before = close_row<Threads>(to, row, target, seen.across_block<Threads>(parity));
+      parity ^= 1;
     } else if (row < to.rows) {
       if (threadIdx.x == 0) to.losses[row] = 0;
       for (int i = first; i < to.columns; i += stride) LogitPack{}.store(to.logits + row * to.columns + i);
