@@ -53,6 +53,14 @@ void Attention::rotate(const LayerContext& context, const Sequences& sequences, 
   ops::rope(context.ops, queries_and_keys, dimensions_.qkv_columns(), sequences.cosines, sequences.sines, sequences.positions, inverse);
 }
 
+void Attention::rotate_back(const LayerContext& context, const Sequences& sequences, Gradients& gradients, bool with_bias) const {
+  const Tensor d_bias = rotary_ && with_bias ? qkv_projection_.bias_gradient(context) : Tensor();
+  gradients.bias_added = d_bias.defined();
+  if (!d_bias.defined()) return rotate(context, sequences, gradients.d_qkv, /*inverse=*/true);
+  ops::rope_backward_with_bias(context.ops, gradients.d_qkv, dimensions_.heads + dimensions_.kv_heads, sequences.cosines, sequences.sines,
+                               sequences.positions, d_bias);
+}
+
 void Attention::normalise(const LayerContext& context, const Tensor& qkv, const SavedNorms& saved) const {
   const std::int64_t stride = dimensions_.qkv_columns();
   ops::head_norm_forward(context.ops, query_of(qkv), stride, saved.query, saved.query_rstd, context.units.weight(norm_->query), norm_->eps);
@@ -76,7 +84,7 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
                    context.save("attention key rstd", DType::f32, {tokens, kv_heads})};
     normalise(context, saved.qkv, saved.norms);
   }
-  rotate(context, sequences, saved.qkv, /*inverse=*/false);
+  rotate(context, sequences, saved.qkv);
   attend(context, sequences, saved);
   tensor.sum_through(context.ops, y, "attention summand",
                      [&](std::int64_t first, const Tensor& rows) { output_projection_.forward(context, rows, saved.out.rows(first, rows.size(0))); });
@@ -112,7 +120,7 @@ void Attention::forward_cached(const LayerContext& context, const Sequences& seq
     normalise(context, qkv,
               {Tensor(), Tensor(), context.scratch("attention query rstd", DType::f32, {tokens, dimensions_.heads}),
                context.scratch("attention key rstd", DType::f32, {tokens, dimensions_.kv_heads})});
-  rotate(context, sequences, qkv, /*inverse=*/false);
+  rotate(context, sequences, qkv);
   const std::size_t row_bytes = static_cast<std::size_t>(kv) * dtype_bytes(x.dtype());
   for (std::int64_t t = 0; t < tokens; ++t) {
     context.ops.stream.copy(cache.keys.rows(cache.length + t, 1).data(), key_of(qkv.rows(t, 1)).data(), row_bytes);
@@ -129,7 +137,7 @@ void Attention::forward_cached(const LayerContext& context, const Sequences& seq
 }
 
 void Attention::backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients,
-                               const Tensor& d_x) const {
+                               const Tensor& d_x, bool together) const {
   const std::int64_t tokens = sequences.tokens();
   gradients.d_qkv = context.scratch("attention d_qkv", saved.qkv.dtype(), {tokens, dimensions_.qkv_columns()});
   if (norm_) {
@@ -142,7 +150,7 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
     output_projection_.backward_input(context, d_heads, gradients.d_out);
     attend_backward(context, sequences, saved, gradients.d_qkv, d_heads);
   }
-  rotate(context, sequences, gradients.d_qkv, /*inverse=*/true);
+  rotate_back(context, sequences, gradients, together && !norm_);
   if (norm_) {
     const std::int64_t stride = dimensions_.qkv_columns();
     ops::head_norm_backward_input(context.ops, query_of(gradients.d_qkv), stride, gradients.d_query_normed, saved.norms.query,
@@ -157,7 +165,7 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
 
 void Attention::backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const {
   output_projection_.backward_weight(context, gradients.d_out, saved.out);
-  qkv_projection_.backward_weight(context, gradients.d_qkv, x);
+  qkv_projection_.backward_weight(context, gradients.d_qkv, x, /*biases=*/!gradients.bias_added);
   if (!norm_) return;
   const auto norm_weight = [&](ParameterId id, const Tensor& d_normed, const Tensor& input, const Tensor& rstd) {
     if (context.units.parameter(id).trainable) ops::rms_norm_backward_weight(context.ops, context.units.gradient_to_add(context.ops.stream, id), d_normed, input, rstd);

@@ -44,6 +44,7 @@ class Attention {
     Tensor d_out;                        // [N, C]
     Tensor d_qkv;                        // [N, (H + 2·Hkv)·D], of the projection's output
     Tensor d_query_normed, d_key_normed;  // [N, H, D], [N, Hkv, D], of QK-norm's outputs; undefined without
+    bool bias_added = false;              // QKV's bias has its gradient already
   };
 
   // `qkv` stacks Q, K and V. `rotary`: q and k are rotated by the sequences' cosines and sines.
@@ -53,8 +54,10 @@ class Attention {
   Saved forward(const LayerContext& context, const Sequences& sequences, const Tensor& y, const Tensor& x) const;
   // The same for the next tokens of one sequence, whose keys and values are appended to the cache.
   void forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const;
-  // d_x, a part of [N, C], from gradients.d_out; fills gradients.d_qkv and those of the norms.
-  void backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients, const Tensor& d_x) const;
+  // d_x, a part of [N, C], from gradients.d_out; fills gradients.d_qkv and those of the norms. `together`: the weight half follows at once;
+  // a gradient that costs less here may then be added here.
+  void backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, Gradients& gradients, const Tensor& d_x,
+                      bool together) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, const Tensor& x) const;
 
  private:
@@ -66,7 +69,9 @@ class Attention {
   Tensor query_of(const Tensor& qkv) const;
   Tensor key_of(const Tensor& qkv) const;
   Tensor value_of(const Tensor& qkv) const;
-  void rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse) const;
+  void rotate(const LayerContext& context, const Sequences& sequences, const Tensor& qkv, bool inverse = false) const;
+  // Rotates gradients back, and adds up that of QKV's bias where the same pass can.
+  void rotate_back(const LayerContext& context, const Sequences& sequences, Gradients& gradients, bool with_bias) const;
   void normalise(const LayerContext& context, const Tensor& qkv, const SavedNorms& saved) const;
 
   AttentionDimensions dimensions_;

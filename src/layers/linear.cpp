@@ -136,19 +136,28 @@ void Linear::backward_input(const LayerContext& context, const Tensor& d_x, cons
   }
 }
 
-void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x) const {
+Tensor Linear::bias_gradient(const LayerContext& context, const Bias& bias) const {
+  const Tensor d_bias = joined(bias, context.units.gradient(bias.first));
+  if (all_write_first(context.units, bias.first, bias.others)) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
+  return d_bias;
+}
+
+Tensor Linear::bias_gradient(const LayerContext& context) const {
+  if (biases_.size() != 1 || biases_[0].outputs != outputs_ || !context.units.parameter(biases_[0].first).trainable) return Tensor();
+  return bias_gradient(context, biases_[0]);
+}
+
+void Linear::backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x, bool biases) const {
   for (const Run& run : runs_) {
     if (!context.units.parameter(run.first).trainable) continue;
     const Matrix d_weight = matrix(run, context.units.gradient(run.first));
     const bool writes = all_write_first(context.units, run.first, run.others);
     ops::matmul(context.ops, d_weight, Matrix(d_y).column_range(run.begin, run.outputs).transpose(), x, /*accumulate=*/!writes);
   }
-  for (const Bias& bias : biases_) {
-    if (!context.units.parameter(bias.first).trainable) continue;
-    const Tensor d_bias = joined(bias, context.units.gradient(bias.first));
-    if (all_write_first(context.units, bias.first, bias.others)) context.ops.stream.fill_zero(d_bias.data(), d_bias.bytes());
-    ops::bias_backward(context.ops, d_bias, columns_of(d_y, bias.begin, bias.outputs), outputs_);
-  }
+  if (!biases) return;
+  for (const Bias& bias : biases_)
+    if (context.units.parameter(bias.first).trainable)
+      ops::bias_backward(context.ops, bias_gradient(context, bias), columns_of(d_y, bias.begin, bias.outputs), outputs_);
 }
 
 }  // namespace baleen

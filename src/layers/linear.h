@@ -35,8 +35,10 @@ class Linear {
   // The same behind silu(gate) ∘ up as x: the gradient of gate_up [N, 2 · I]. `room` [N, I] may be written.
   void backward_input_swiglu(const LayerContext& context, const Tensor& d_gate_up, const Tensor& room, const Tensor& d_y,
                              const Tensor& gate_up) const;
-  // d_W += d_yᵀ · x and d_bias += Σ over N of d_y, in fp32.
-  void backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x) const;
+  // d_W += d_yᵀ · x and, unless somebody else adds it, d_bias += Σ over N of d_y, in fp32.
+  void backward_weight(const LayerContext& context, const Tensor& d_y, const Tensor& x, bool biases = true) const;
+  // The gradient [O] of all biases, to be added to, for one who does so; undefined where they do not lie together or do not train.
+  Tensor bias_gradient(const LayerContext& context) const;
 
  private:
   // Consecutive weights that are contiguous in memory.
@@ -55,6 +57,7 @@ class Linear {
   bool single() const { return runs_.size() == 1 && biases_.size() == 1 && runs_[0].outputs == biases_[0].outputs; }
   void add_bias(const UnitStorage& units, ParameterId bias, std::int64_t outputs);
   static Tensor joined(const Bias& bias, const Tensor& first);
+  Tensor bias_gradient(const LayerContext& context, const Bias& bias) const;
   // The run's weight or gradient as an [O, I] matrix, however it is stored.
   ops::Matrix matrix(const Run& run, const Tensor& tensor) const;
 

@@ -69,10 +69,10 @@ void TransformerBlock::forward_cached(const LayerContext& context, const Sequenc
 }
 
 TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved,
-                                                             const Tensor& d_in, const Tensor& d_out, bool norm_weights) const {
+                                                             const Tensor& d_in, const Tensor& d_out, bool together) const {
   const auto through = [&](const Norm& norm, const Norm::Saved& of, const Tensor& d_input, const Tensor& d_output,
                            const Tensor& d_residual) {
-    if (norm_weights)
+    if (together)
       norm.backward(context, of, d_input, d_output, d_residual);
     else
       norm.backward_input(context, of, d_input, d_output, d_residual);
@@ -90,7 +90,7 @@ TransformerBlock::Gradients TransformerBlock::backward_input(const LayerContext&
 
   gradients.attention.d_out = tensor.gather(context.ops, d_middle, "attention d_out");
   gradients.d_attention_norm = context.scratch("block d_attention_norm", dtype, {tokens, width});
-  attention_.backward_input(context, sequences, saved.attention, gradients.attention, gradients.d_attention_norm);
+  attention_.backward_input(context, sequences, saved.attention, gradients.attention, gradients.d_attention_norm, together);
   through(attention_norm_, saved.attention_norm, d_in, gradients.d_attention_norm, d_middle);
   return gradients;
 }

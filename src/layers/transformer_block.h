@@ -48,7 +48,7 @@ class TransformerBlock {
   // d_in [n, C] from d_out [n, C], the gradients of the stream before and behind the block. d_out must live until backward_weight.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
                            const Tensor& d_out) const {
-    return backward_input(context, sequences, saved, d_in, d_out, /*norm_weights=*/false);
+    return backward_input(context, sequences, saved, d_in, d_out, /*together=*/false);
   }
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients) const {
     backward_weight(context, saved, gradients, /*norm_weights=*/true);
@@ -60,9 +60,10 @@ class TransformerBlock {
   }
 
  private:
-  // `norm_weights`: whether the gradients of the norms' weights belong to this half.
+  // `together`: the other half follows at once. Then what is cheaper in the first is done there: the gradients of the norms' weights, of
+  // which the second half is told by `norm_weights`, and QKV's bias.
   Gradients backward_input(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_in,
-                           const Tensor& d_out, bool norm_weights) const;
+                           const Tensor& d_out, bool together) const;
   void backward_weight(const LayerContext& context, const Saved& saved, const Gradients& gradients, bool norm_weights) const;
 
   Norm attention_norm_, mlp_norm_;

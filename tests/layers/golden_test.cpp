@@ -115,7 +115,7 @@ TEST_F(LayerGolden, Attention) {
   Attention::Gradients gradients;
   gradients.d_out = view(d_out);
   std::vector<float> d_x(result.size());
-  attention.backward_input(layers, sequences, forward, gradients, view(d_x));
+  attention.backward_input(layers, sequences, forward, gradients, view(d_x), /*together=*/false);
   expect_values(view(d_x), "attention.d_x");
   attention.backward_weight(layers, forward, gradients, view(x));
   expect_gradients("attention");

@@ -66,6 +66,25 @@ TEST(Rope, AgreesWithPyTorch) {
   EXPECT_LE(relative_error(d_x, golden.want("d_x")), fp32_bound);
 }
 
+// Rotated back are the first heads alone; what is summed are the columns of all, as they are then, onto what was there.
+TEST(Rope, BackwardWithBiasSumsWhatItRotated) {
+  constexpr std::int64_t tokens = 37, heads = 5, rotated = 3, half = 6, columns = heads * 2 * half, positions = 50;
+  Tables table = tables(positions, half);
+  Array d_y = Array::normal(3, tokens * columns), d_bias = Array::normal(4, columns), apart = d_y;
+  const std::vector<double> before = d_bias.doubles();
+  std::vector<std::int32_t> position(tokens);
+  for (std::size_t n = 0; n < tokens; ++n) position[n] = static_cast<std::int32_t>(n * 17 % positions);
+  const Tensor ids(position.data(), DType::i32, {tokens}), cosines = table.cosines.tensor({positions, half}),
+                                                           sines = table.sines.tensor({positions, half});
+  cpu::rope_backward_with_bias(d_y.tensor({tokens, columns}), rotated, cosines, sines, ids, d_bias.tensor({columns}));
+  cpu::rope(Tensor(apart.flat().data(), DType::f32, {tokens, rotated, 2 * half}), columns, cosines, sines, ids, true);
+  EXPECT_EQ(d_y.doubles(), apart.doubles());
+  std::vector<double> want = before;
+  for (std::int64_t n = 0; n < tokens; ++n)
+    for (std::int64_t c = 0; c < columns; ++c) want[static_cast<std::size_t>(c)] += apart[n * columns + c];
+  EXPECT_LE(relative_error(d_bias, want), 1e-6);
+}
+
 TEST(Rope, RefusesAPositionOutsideTheTablesAndTakesNoTokens) {
   Array x(8), nothing(0);
   Tables table = tables(5, 4);

@@ -1,5 +1,6 @@
 #include "ops/rope.h"
 
+#include "ops/bias.h"
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/targets.h"
@@ -58,6 +59,14 @@ void rope(const Tensor& x, std::int64_t row_stride, const Tensor& cosines, const
   parallel_ranges(tokens, 1, worthwhile_rows(heads * half * 2), [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(RotateTokens)(x, row_stride, cosines, sines, positions.as<std::int32_t>(), inverse, begin, end);
   });
+}
+
+void rope_backward_with_bias(const Tensor& d_y, std::int64_t rotated, const Tensor& cosines, const Tensor& sines, const Tensor& positions,
+                             const Tensor& d_bias) {
+  const std::int64_t rows = d_y.size(0), columns = d_y.size(1), width = 2 * cosines.size(-1);
+  BALEEN_CHECK(columns % width == 0 && rotated * width <= columns, columns, width, rotated);
+  rope(Tensor(d_y.data(), d_y.dtype(), {rows, rotated, width}), columns, cosines, sines, positions, /*inverse=*/true);
+  bias_backward(d_bias, d_y, columns);
 }
 
 }  // namespace baleen::ops::cpu

@@ -64,31 +64,42 @@ template <class... Tensors>
 ColumnTargets<1 + sizeof...(Tensors)> column_targets(const Tensor& first, const Tensors&... others) {
   const DType dtype = first.dtype();
   if (dtype != DType::f32 && dtype != DType::bf16) refuse_dtype("sums of columns", dtype);
-  for (const Tensor* const other : {&first, &others...}) BALEEN_CHECK(other->dtype() == dtype, dtype_name(other->dtype()), dtype_name(dtype));
+  for (const Tensor* const other : {&first, &others...})
+    BALEEN_CHECK(other->dtype() == dtype, dtype_name(other->dtype()), dtype_name(dtype));
   return {{first.data(), others.data()...}, dtype == DType::bf16};
 }
 
-// A block adds the chunks of 32 columns of one sum, with 32 threads a column.
+// A block adds the chunks of 8 columns of one sum, as many as one access to memory brings, with 128 threads a column: few columns still
+// keep a whole GPU busy.
+inline constexpr int chunk_columns = 8, chunk_threads = 1024;
 template <int K>
-__global__ void __launch_bounds__(warp_size* warp_size)
+__global__ void __launch_bounds__(chunk_threads)
     add_chunks(std::int64_t chunks, std::int64_t columns, ColumnTargets<K> targets, const float* partial) {
-  __shared__ float shared[warp_size][warp_size + 1];
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.x, k = blockIdx.y;
+  constexpr int lanes = chunk_threads / chunk_columns, parts = lanes / warp_size;
+  __shared__ float shared[chunk_columns][lanes + 1], sums[chunk_columns][parts];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / warp_size;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * chunk_columns, column = first + thread % chunk_columns, k = blockIdx.y;
   float sum = 0;
   if (column < columns)
-    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += warp_size) sum += partial[(k * chunks + chunk) * columns + column];
-  shared[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll 8
+    for (std::int64_t chunk = thread / chunk_columns; chunk < chunks; chunk += lanes)
+      sum += partial[(k * chunks + chunk) * columns + column];
+  shared[thread % chunk_columns][thread / chunk_columns] = sum;
   __syncthreads();
-  sum = warp_reduce<Sum>(shared[threadIdx.x][threadIdx.y]);  // a warp a column
-  const std::int64_t own = static_cast<std::int64_t>(blockIdx.x) * warp_size + threadIdx.y;
-  if (threadIdx.x == 0 && own < columns) targets.add(k, own, sum);
+  sum = warp_reduce<Sum>(shared[warp / parts][warp % parts * warp_size + thread % warp_size]);  // `parts` warps a column
+  if (thread % warp_size == 0) sums[warp / parts][warp % parts] = sum;
+  __syncthreads();
+  if (thread >= chunk_columns || first + thread >= columns) return;
+  sum = sums[thread][0];
+  for (int part = 1; part < parts; ++part) sum += sums[thread][part];
+  targets.add(k, first + thread, sum);
 }
 
 // targets [K] of [columns] += the sums of partial [K, chunks, columns] over the chunks.
 template <int K>
 void add_partial_sums(gpuStream_t stream, std::int64_t chunks, std::int64_t columns, const ColumnTargets<K>& targets,
                       const float* partial) {
-  add_chunks<K><<<dim3(blocks_for(columns, warp_size), K), dim3(warp_size, warp_size), 0, stream>>>(chunks, columns, targets, partial);
+  add_chunks<K><<<dim3(blocks_for(columns, chunk_columns), K), chunk_threads, 0, stream>>>(chunks, columns, targets, partial);
   check_launch("sums of columns");
 }
 

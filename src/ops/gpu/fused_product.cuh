@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "device/gpu_api.h"
 #include "ops/gpu/kernel.cuh"
+#include "ops/gpu/multiprocessors.h"
 #include "ops/matmul.h"
 
 namespace baleen::ops::gpu {
@@ -23,16 +24,6 @@ namespace tree = cutlass::epilogue::fusion;
 using EndingStride = cute::Stride<std::int64_t, cute::_1, std::int64_t>;
 inline EndingStride ending_stride(std::int64_t stride) {
   return {stride, cute::_1{}, 0};
-}
-
-// Of the stream's GPU. A rank has one, and a machine's are alike.
-inline int multiprocessors(Stream& stream) {
-  static const int count = [&] {
-    gpuDeviceProp properties{};
-    gpu_check(gpuGetDeviceProperties(&properties, gpu_stream_traits(stream).device), "asking for a GPU's properties");
-    return properties.multiProcessorCount;
-  }();
-  return count;
 }
 
 // The kinds of tiles and the nodes of trees for a tile of `Rows` x `Columns`.

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "ops/gpu/column_sums.cuh"
+#include "ops/gpu/halves.cuh"
 
 namespace baleen::ops::gpu {
 
@@ -38,23 +39,28 @@ __global__ void __launch_bounds__((norm_threads<P, false>)) norm_forward_row(Nor
 #pragma unroll
   for (int p = 0; p < P; ++p)
     if (const int i = first + p * stride; i < columns) {
+      float x[W];
+      unpack(x, values[p]);
       if (to.delta != nullptr) {
-        const Pack<T, W> added = load<T, W>(to.delta + at + i);
-        for (int j = 0; j < W; ++j) values[p].at[j] = rounded<T>(as_float(values[p].at[j]) + as_float(added.at[j]));
+        float added[W];
+        unpack(added, load<T, W>(to.delta + at + i));
+        for (int j = 0; j < W; ++j) added[j] += x[j];
+        values[p] = rounded_pack<T>(added);
         store(to.residual + at + i, values[p]);
+        unpack(x, values[p]);
       }
-      for (int j = 0; j < W; ++j) {
-        const float value = as_float(values[p].at[j]);
-        Centred ? sum += value : squares += value * value;
-      }
+      for (int j = 0; j < W; ++j) Centred ? sum += x[j] : squares += x[j] * x[j];
     }
   float mean = 0;
   if constexpr (Centred) {  // the variance in a second pass: no difference of large numbers
     mean = row_reduce<Sum>(sum, 0.0f) / static_cast<float>(columns);
 #pragma unroll
     for (int p = 0; p < P; ++p)
-      if (first + p * stride < columns)
-        for (int j = 0; j < W; ++j) squares += (as_float(values[p].at[j]) - mean) * (as_float(values[p].at[j]) - mean);
+      if (first + p * stride < columns) {
+        float x[W];
+        unpack(x, values[p]);
+        for (int j = 0; j < W; ++j) squares += (x[j] - mean) * (x[j] - mean);
+      }
   }
   const float scale = 1.0f / sqrtf(row_reduce<Sum>(squares, 0.0f) / static_cast<float>(columns) + to.eps);
   if (threadIdx.x == 0) {
@@ -64,15 +70,12 @@ __global__ void __launch_bounds__((norm_threads<P, false>)) norm_forward_row(Nor
 #pragma unroll
   for (int p = 0; p < P; ++p)
     if (const int i = first + p * stride; i < columns) {
-      const Pack<T, W> weights = load<T, W>(to.weight + i);
-      Pack<T, W> result, biases{};
-      if constexpr (Centred) biases = load<T, W>(to.bias + i);
-      for (int j = 0; j < W; ++j) {
-        float value = (as_float(values[p].at[j]) - mean) * scale * as_float(weights.at[j]);
-        if constexpr (Centred) value += as_float(biases.at[j]);
-        result.at[j] = rounded<T>(value);
-      }
-      store(to.out + at + i, result);
+      float x[W], w[W], biases[W] = {};
+      unpack(x, values[p]);
+      unpack(w, load<T, W>(to.weight + i));
+      if constexpr (Centred) unpack(biases, load<T, W>(to.bias + i));
+      for (int j = 0; j < W; ++j) x[j] = (x[j] - mean) * scale * w[j] + biases[j];
+      store(to.out + at + i, rounded_pack<T>(x));
     }
 }
 
@@ -88,13 +91,22 @@ struct NormBackward {
   float* partial;
 };
 
-// A row lies in a warp, of which a block has several, or in a whole block.
-template <bool WarpRows>
-__device__ float sum_of_row(float value) {
-  if constexpr (WarpRows)
-    return warp_reduce<Sum>(value);
-  else
-    return row_reduce<Sum>(value, 0.0f);
+// Sums over a row, which lies in a warp, of which a block has several, or in a whole block; in every thread. Rows take turns with `parity`:
+// who is done with one may write the next one's sums while others still read.
+template <bool WarpRows, int K>
+__device__ void sum_over_row(float (&values)[K], int parity) {
+  __shared__ float partial[2][K][WarpRows ? 1 : warp_size];
+  for (float& value : values) value = warp_reduce<Sum>(value);
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  if (WarpRows || warps == 1) return;
+  if (threadIdx.x % warp_size == 0)
+    for (int k = 0; k < K; ++k) partial[parity][k][threadIdx.x / warp_size] = values[k];
+  __syncthreads();
+  for (int k = 0; k < K; ++k) {
+    values[k] = partial[parity][k][0];
+#pragma unroll 1
+    for (int warp = 1; warp < warps; ++warp) values[k] += partial[parity][k][warp];
+  }
 }
 
 // The sums of a block's warps, of W · P columns each, into one row of `partial`.
@@ -179,45 +191,57 @@ class BackwardRow {
 };
 
 // With x̂ = (x - mean) · rstd and g = weight · d_out, the gradient of a row is rstd · (g - mean(g) - x̂ · mean(g · x̂)), without the
-// means of RMSNorm; it is added to d_residual, if there. A block walks over rows; the weight's gradient is Σ d_out · x̂, the bias's Σ d_out.
+// means of RMSNorm; it is added to d_residual, if there. rstd is multiplied once a row where it can be. A block walks over rows; the
+// weight's gradient is Σ d_out · x̂, the bias's Σ d_out.
 template <class T, int W, int P, bool Centred, bool Weights, bool WarpRows, bool Staged>
 __global__ void __launch_bounds__((WarpRows ? norm_row_warps * warp_size : norm_threads<P, true>)) norm_backward_rows(NormBackward<T> to) {
   const int threads_of_row = WarpRows ? warp_size : static_cast<int>(blockDim.x), rows_of_block = WarpRows ? norm_row_warps : 1;
   const int first = static_cast<int>(threadIdx.x) % threads_of_row * W, stride = threads_of_row * W, columns = static_cast<int>(to.columns);
+  constexpr bool Kept = P <= 4 && !Centred;
   float d_weight[Weights ? P : 1][W] = {}, d_bias[Weights && Centred ? P : 1][W] = {};
   using Row = BackwardRow<T, W, P, Staged>;
   Row has(to, first, stride);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_of_block;
   std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / threads_of_row;
   has.begin(row, 0);
+  const float share = 1.0f / static_cast<float>(columns);
+  float weights[Kept ? P : 1][W];  // of the thread's columns, where there is room for them
+  if constexpr (Kept) has.each_pack([&](int p, int i) { unpack(weights[p], load<T, W>(to.weight + i)); });
+  const auto weights_of = [&](int p, int i, float(&w)[W]) {
+    if constexpr (Kept)
+      for (int j = 0; j < W; ++j) w[j] = weights[p][j];
+    else
+      unpack(w, load<T, W>(to.weight + i));
+  };
   for (int stage = 0; row < to.rows; row += step, stage ^= 1) {
     has.begin(row + step, stage ^ 1);
     const float scale = to.rstd[row], mean = Centred ? to.mean[row] : 0.0f;
     has.use(row, stage);
-    float sum = 0, products = 0;
+    float sums[Centred ? 2 : 1] = {};  // Σ weight · d_out · (x - mean), Σ weight · d_out
     has.each_pack([&](int p, int i) {
-      const Pack<T, W> weights = load<T, W>(to.weight + i), d = has.get(Row::d_out, p), x = has.get(Row::x, p);
+      float w[W], d[W], x[W];
+      weights_of(p, i, w);
+      unpack(d, has.get(Row::d_out, p));
+      unpack(x, has.get(Row::x, p));
       for (int j = 0; j < W; ++j) {
-        const float gradient = as_float(d.at[j]), g = as_float(weights.at[j]) * gradient;
-        const float unit = (as_float(x.at[j]) - mean) * scale;
-        products += g * unit;
-        if constexpr (Centred) sum += g;
-        if constexpr (Weights) d_weight[p][j] += gradient * unit;
-        if constexpr (Weights && Centred) d_bias[p][j] += gradient;
+        const float product = d[j] * (x[j] - mean);
+        sums[0] += w[j] * product;
+        if constexpr (Centred) sums[1] += w[j] * d[j];
+        if constexpr (Weights) d_weight[p][j] += product * scale;
+        if constexpr (Weights && Centred) d_bias[p][j] += d[j];
       }
     });
-    const float along_x = -sum_of_row<WarpRows>(products) / static_cast<float>(columns);
-    const float mean_g = Centred ? sum_of_row<WarpRows>(sum) / static_cast<float>(columns) : 0.0f;
+    sum_over_row<WarpRows>(sums, stage);
+    const float along_x = -(scale * sums[0] * share) * scale * scale;
+    const float shift = Centred ? scale * sums[Centred ? 1 : 0] * share : 0.0f;
     has.each_pack([&](int p, int i) {
-      const Pack<T, W> weights = load<T, W>(to.weight + i), d = has.get(Row::d_out, p), x = has.get(Row::x, p);
-      Pack<T, W> result{};
-      if (to.d_residual != nullptr) result = has.get(Row::d_residual, p);
-      for (int j = 0; j < W; ++j) {
-        const float g = as_float(weights.at[j]) * as_float(d.at[j]), unit = (as_float(x.at[j]) - mean) * scale;
-        const float before = as_float(result.at[j]);
-        result.at[j] = rounded<T>(before + scale * (g - mean_g + unit * along_x));
-      }
-      store(to.d_x + row * to.columns + i, result);
+      float w[W], d[W], x[W], result[W] = {};
+      weights_of(p, i, w);
+      unpack(d, has.get(Row::d_out, p));
+      unpack(x, has.get(Row::x, p));
+      if (to.d_residual != nullptr) unpack(result, has.get(Row::d_residual, p));
+      for (int j = 0; j < W; ++j) result[j] += scale * (w[j] * d[j]) - shift + (x[j] - mean) * along_x;
+      store(to.d_x + row * to.columns + i, rounded_pack<T>(result));
     });
   }
   if constexpr (Weights) {
