@@ -1,5 +1,7 @@
 #include "ops/cross_entropy.h"
 
+#include <limits>
+
 #include "ops/golden.h"
 #include "ops/support.h"
 
@@ -86,6 +88,23 @@ TEST(CrossEntropyEdges, LargeLogitsAndLateMaximaDoNotOverflow) {
   EXPECT_NEAR(logits[4099], 1 / (1 + std::exp(-1.0)), 1e-6);
   EXPECT_NEAR(logits[7], 1 / (1 + std::exp(1.0)) - 1, 1e-6);
   EXPECT_NEAR(logits[100], 0, 1e-30);
+}
+
+TEST(CrossEntropyEdges, LogitsOfMinusInfinityCountForNothing) {
+  constexpr std::int64_t vocabulary = 4200;
+  for (const std::int64_t finite : {0, 2050, 4190}) {  // before it more than a block of the running maximum, or all of one
+    Array logits(vocabulary, -std::numeric_limits<float>::infinity());
+    logits[finite] = logits[finite + 1] = 2.0f;
+    std::int32_t target = static_cast<std::int32_t>(finite);
+    double loss = 0;
+    float scale = 1;
+    cpu::cross_entropy_forward_backward(Tensor(&loss, DType::f64, {1}), logits.tensor({1, vocabulary}), Tensor(&target, DType::i32, {1}),
+                                        Tensor(&scale, DType::f32, {1}));
+    EXPECT_NEAR(loss, std::log(2.0), 1e-6) << finite;
+    EXPECT_NEAR(logits[finite], -0.5, 1e-6) << finite;
+    EXPECT_NEAR(logits[finite + 1], 0.5, 1e-6) << finite;
+    EXPECT_NEAR(logits[(finite + 3000) % vocabulary], 0, 1e-30) << finite;
+  }
 }
 
 TEST(CrossEntropyEdges, NotANumberReachesTheLossWhereverItStands) {

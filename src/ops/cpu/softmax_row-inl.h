@@ -39,7 +39,8 @@ HWY_INLINE RowSoftmax ReduceRow(const T* logits, std::size_t count) {
       row.greatest = block_greatest;
     }
     FloatVec sum = hn::Zero(d);
-    const FloatVec shift = hn::Set(d, row.greatest);
+    // Logits of -inf alone, so far, leave a sum that the first other block scales away.
+    const FloatVec shift = hn::Set(d, std::isinf(row.greatest) && row.greatest < 0 ? 0.0f : row.greatest);
     ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
       sum = hn::Add(sum, Covered(Exp(hn::Sub(LoadVec(values + i, width), shift)), width, hn::Zero(d)));
     });
