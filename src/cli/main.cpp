@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "device/gpu.h"
 #include "launch/rank_environment.h"
 
 namespace {
@@ -60,6 +61,7 @@ int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::str
 
 int main(int argc, char** argv) {
   allow_many_files();
+  baleen::prepare_gpus();
   try {
     const auto parsed = baleen::cli::parse_command_line(argc, argv);
     if (parsed.exit_code >= 0) return parsed.exit_code;

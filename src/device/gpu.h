@@ -13,6 +13,11 @@
 
 namespace baleen {
 
+// Streams share the hardware's queues, eight unless the runtime is told otherwise before it begins, and where two share one, what waits for
+// another rank in one may hold up work of the other that this rank must do first. This asks for as many as there can be, unless the
+// environment says how many. To be called before anything else of this file, and before the process' second thread.
+void prepare_gpus();
+
 struct GpuList {
   std::vector<std::string> names;      // by index; empty where none can be used
   std::vector<std::string> addresses;  // by index: where it sits on the PCI bus, such as "0000:1b:00.0"

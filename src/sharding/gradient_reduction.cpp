@@ -13,7 +13,7 @@ GradientReduction::GradientReduction(const DataGroup& group, UnitStorage& storag
       in_flight_(static_cast<std::size_t>(storage.gradient_pool().slots())),
       slice_has_value_(static_cast<std::size_t>(storage.units()), false) {
   pending_.reserve(static_cast<std::size_t>(storage.units()));
-  const bool scatters = storage.stage() > 0 || group.replicas != nullptr;
+  const bool scatters = storage.stage() == 1 || (storage.stage() == 0 && group.replicas != nullptr);  // later stages do from the pool
   announced_.add(group.reduce, storage.gradient_buffer(), scatters ? MemoryUse::reduced : MemoryUse::moved);
   announced_.add(group.reduce, storage.gradient_pool(), MemoryUse::reduced);
   if (group.replicas == nullptr) return;

@@ -17,6 +17,8 @@ namespace {
 
 // Kernels' code and the buffers of the vendor's libraries: 0.6 GiB were seen on an H200, of which a part is there from the start.
 constexpr std::size_t libraries_bytes = std::size_t{512} << 20;
+// The most that a communicator keeps of other ranks' slices, where gradients are scattered by copy engines (comm/gpu/peer_communicator.h).
+constexpr std::size_t slices_bytes = std::size_t{256} << 20;
 
 double gib(std::size_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
@@ -107,16 +109,18 @@ TrainingMemory training_memory(EngineOptions options, const EngineGroups& groups
 EngineOptions check_memory(EngineOptions options, const EngineGroups& groups, Device& device, std::size_t available) {
   const TrainingMemory memory = training_memory(options, groups, device);
   if (memory.bytes <= available) return options;
-  throw Error(ExitCode::out_of_memory,
-              fmt::format("training needs {:.2f} GiB, and {:.2f} GiB are free:{}", gib(memory.bytes), gib(available), largest_allocations(memory)),
-              device.description(), what_would_fit(options, groups, device, available));
+  throw Error(
+      ExitCode::out_of_memory,
+      fmt::format("training needs {:.2f} GiB, and {:.2f} GiB are free:{}", gib(memory.bytes), gib(available), largest_allocations(memory)),
+      device.description(), what_would_fit(options, groups, device, available));
 }
 
 EngineOptions check_memory(EngineOptions options, const EngineGroups& groups) {
   if (options.device == nullptr || options.device->kind() != DeviceKind::gpu) return options;
   Device& device = *options.device;
+  const std::size_t kept = libraries_bytes + (options.zero > 0 && groups.data.reduce.size() > 1 ? slices_bytes : 0);
   const std::size_t free = free_bytes(device);
-  return check_memory(std::move(options), groups, device, free > libraries_bytes ? free - libraries_bytes : 0);
+  return check_memory(std::move(options), groups, device, free > kept ? free - kept : 0);
 }
 
 }  // namespace baleen

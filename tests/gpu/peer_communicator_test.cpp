@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/gpu/peer_communicator.h"
+#include "comm/staged_communicator.h"
+#include "comm/thread_ranks.h"
 #include "device/gpu.h"
 #include "gpu/peer_programs.h"
 #include "launch/launcher.h"
@@ -45,8 +48,36 @@ TEST_P(PeerCopies, ARankThatDoesNotComeEndsTheWait) {
   EXPECT_THAT(outcome.message, ::testing::HasSubstr("waited 1.0 s for other ranks"));
 }
 
+TEST_P(PeerCopies, ARankThatGivesUpEndsWithTheOthers) {
+  const LaunchOutcome outcome = launch_ranks(ranks_running("given_up", GetParam()));
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::rank_failed));
+  EXPECT_THAT(outcome.message, ::testing::HasSubstr("a test gives up"));
+}
+
+TEST_P(PeerCopies, MemoryOfDifferentSizesIsNotCopied) {
+  expect_right("uneven");
+}
+
+// Threads of one process get the library's way, and the reason.
+TEST(PeerThreads, AreNoPeers) {
+  if (!gpu_available()) GTEST_SKIP() << list_gpus().why_none;
+  run_ranks(2, [](World& world) {
+    const auto device = create_gpu_device(0);
+    const auto stream = device->create_stream();
+    PeerCommunicator comm(std::make_unique<StagedCommunicator>(world.create_communicator({0, 1}, "dp"), *device), *device,
+                          std::chrono::seconds(20));
+    const std::size_t count = PeerCommunicator::fewest_bytes;
+    const Buffer all = device->allocate("all", 2 * count * sizeof(float));
+    EXPECT_EQ(comm.announce(all.data(), all.bytes(), MemoryUse::reduced), nullptr);
+    stream->wait(comm.all_gather(all.as<float>() + static_cast<std::size_t>(world.rank()) * count, all.data(), count, DType::f32));
+    stream->synchronize();
+    EXPECT_EQ(comm.copied_operations(), 0u);
+  });
+}
+
 TEST(SumParts, AddsInOrderWhateverTheAlignment) {
   if (!gpu_available()) GTEST_SKIP() << list_gpus().why_none;
+  constexpr float third = 1.0f / 3;
   const auto device = create_gpu_device(0);
   const auto stream = device->create_stream();
   for (const std::int64_t elements : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{4097}})
@@ -67,15 +98,16 @@ TEST(SumParts, AddsInOrderWhateverTheAlignment) {
         }
         const Tensor& out = tensors.front();
         std::vector<float> got(wanted.size()), more(wanted.size());
-        ops::gpu::sum_parts(*stream, out, tensors, 0.5f);
+        ops::gpu::sum_parts(*stream, out, tensors, third);
         stream->copy(got.data(), out.data(), out.bytes());
-        ops::gpu::sum_parts(*stream, out, std::span(tensors).subspan(parts - 1), 0.25f, true);
+        ops::gpu::sum_parts(*stream, out, std::span(tensors).subspan(parts - 1), third, true);
         stream->copy(more.data(), out.data(), out.bytes());
         stream->synchronize();
         for (std::size_t i = 0; i < got.size(); ++i) {
-          ASSERT_EQ(got[i], 0.5f * wanted[i]) << parts << " parts, " << i;
+          ASSERT_EQ(got[i], third * wanted[i]) << parts << " parts, " << i;
           const float last = parts == 1 ? got[i] : 1.0f / static_cast<float>((i * 7 + (parts - 1) * 5) % 1009 + 1);
-          ASSERT_EQ(more[i], got[i] + 0.25f * last) << parts << " parts, " << i;
+          const float scaled = third * last;  // rounded before it is added
+          ASSERT_EQ(more[i], got[i] + scaled) << parts << " parts, " << i;
         }
       }
 }

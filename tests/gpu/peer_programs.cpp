@@ -32,6 +32,8 @@ struct Rank {
   }
 };
 
+constexpr std::size_t staged = (std::size_t{1} << 20) - 1000;  // less than a slice: pieces
+
 int run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   const RankEnvironment environment = detect_ranks();
   const auto world = connect_world(environment, timeout);
@@ -39,7 +41,7 @@ int run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout
   const auto stream = device->create_stream();
   std::vector<int> all;
   for (int rank = 0; rank < world->size(); ++rank) all.push_back(rank);
-  PeerCommunicator comm(std::make_unique<StagedCommunicator>(world->create_communicator(all, "dp"), *device), *device, timeout);
+  PeerCommunicator comm(std::make_unique<StagedCommunicator>(world->create_communicator(all, "dp"), *device), *device, timeout, staged);
   body({*device, *stream, comm});
   comm.barrier().wait();
   return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
@@ -191,10 +193,47 @@ int absent() {
       std::chrono::milliseconds(1000));
 }
 
+// Rank 0 gives up in the middle: the others, who have more enqueued and go on for a moment, end, and so does it.
+int given_up() {
+  return run([](Rank rank) {
+    const int n = rank.comm.size(), me = rank.comm.rank();
+    const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float));
+    const auto announced = rank.comm.announce(all.data(), all.bytes(), MemoryUse::reduced);
+    float* const slice = all.as<float>() + static_cast<std::size_t>(me) * count;
+    for (int operation = 0; operation < (me == 0 ? 20 : 40); ++operation)
+      rank.stream.wait(rank.comm.all_gather(slice, all.data(), count, DType::f32));
+    if (me == 0) rank.comm.abort("a test gives up");
+    rank.stream.synchronize();
+    while (rank.comm.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    rank.comm.all_gather(slice, all.data(), count, DType::f32);  // throws
+    ADD_FAILURE() << "taken";
+  });
+}
+
+// What one member announces is larger than what another does: nobody copies, and operations go on.
+int uneven() {
+  return run([](Rank rank) {
+    const int n = rank.comm.size(), me = rank.comm.rank();
+    const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float) + (me == 0 ? 4096 : 0));
+    const auto announced = rank.comm.announce(all.data(), all.bytes(), MemoryUse::reduced);
+    EXPECT_FALSE(rank.comm.adds_to_held(all.data(), count, DType::f32, ReduceOp::sum));
+    float* const slice = all.as<float>() + static_cast<std::size_t>(me) * count;
+    rank.write(slice, values(me, count, 0));
+    rank.stream.wait(rank.comm.all_gather(slice, all.data(), count, DType::f32, rank.stream.record()));
+    EXPECT_EQ(rank.comm.copied_operations(), 0u);
+    const auto gathered = rank.read(all.as<float>(), static_cast<std::size_t>(n) * count);
+    for (int from = 0; from < n; ++from)
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(gathered[static_cast<std::size_t>(from) * count + i], value(from, i, 0));
+  });
+}
+
 }  // namespace
 
 RankPrograms peer_programs() {
-  return {{"gathers", gathers}, {"reduce_scatters", reduce_scatters}, {"bf16", bf16}, {"mixed", mixed}, {"absent", absent}};
+  return {{"gathers", gathers}, {"reduce_scatters", reduce_scatters},
+          {"bf16", bf16},       {"mixed", mixed},
+          {"absent", absent},   {"given_up", given_up},
+          {"uneven", uneven}};
 }
 
 }  // namespace baleen::testing

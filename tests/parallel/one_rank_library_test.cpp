@@ -19,7 +19,7 @@ class Library final : public Communicator {
     std::byte* begin;
     std::size_t bytes;
   };
-  std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse use) override {
+  std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse) override {
     announced_.push_back({static_cast<std::byte*>(memory), bytes});
     const auto place = std::prev(announced_.end());
     return {memory, [this, place](void*) {

@@ -30,6 +30,7 @@ class OperationWatch {
     return std::nullopt;
   }
   bool empty() const { return under_way_.empty(); }
+  std::size_t size() const { return under_way_.size(); }
   void clear() { under_way_.clear(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
 

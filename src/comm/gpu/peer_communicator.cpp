@@ -19,9 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t word_bytes = 128;  // a line of its own each
-// What reduce_scatter reads of the others at once; a slice that is larger goes in pieces. Each piece ends with a kernel, which waits for
-// multiprocessors.
-constexpr std::size_t staging_bytes = std::size_t{256} << 20;
 constexpr const char* remedy = "look for the first failure; run the same command again: it resumes";
 
 OperationTag tag_of(OperationKind kind, std::size_t count, DType dtype, ReduceOp op = ReduceOp::sum) {
@@ -34,21 +31,21 @@ Tensor flat(const void* data, std::size_t count, DType dtype) {
 
 }  // namespace
 
-PeerCommunicator::PeerCommunicator(std::unique_ptr<Communicator> inner, Device& device, milliseconds timeout)
+PeerCommunicator::PeerCommunicator(std::unique_ptr<Communicator> inner, Device& device, milliseconds timeout, std::size_t most_staged)
     : Communicator(inner->rank(), inner->size(), inner->name()),
       inner_(std::move(inner)),
       device_(device),
-      stream_(create_urgent_stream(device)),
-      watched_(timeout) {
-  index_ = gpu_stream_traits(*stream_).device;
-}
+      most_staged_(most_staged),
+      watched_(timeout) {}
 
 PeerCommunicator::~PeerCommunicator() {
   if (!watchdog_.joinable()) return;
-  for (bool ended = false; !ended;) {  // what is under way ends by itself or by the watchdog
+  // What is under way ends by itself or by the watch, unless the GPU itself has failed.
+  const auto deadline = std::chrono::steady_clock::now() + watched_.timeout();
+  for (bool ended = false; !ended;) {
     {
       const std::lock_guard lock(mutex_);
-      ended = watched_.empty() || !failed_.empty();
+      ended = watched_.empty() || (!failed_.empty() && std::chrono::steady_clock::now() > deadline);
     }
     if (!ended) std::this_thread::sleep_for(milliseconds(1));
   }
@@ -61,11 +58,26 @@ PeerCommunicator::~PeerCommunicator() {
   log::debug("communicator '{}': {} operations went by copy engines", name(), turns_);
 }
 
+// A driver may have the calls and a GPU not the means: what is tried with a word of this rank's own that is still 0.
+std::string PeerCommunicator::obstacle() {
+  if (!gpu_streams_have_words()) return "streams cannot wait for words here";
+  const gpuStream_t stream = native_stream(*stream_);
+  std::uint32_t* const own = word(words_.as<std::byte>(), 0, rank());
+  gpuError_t status = gpuStreamWriteWord(stream, own, 1);
+  if (status == gpuSuccess) status = gpuStreamAwaitWord(stream, own, 1);
+  if (status == gpuSuccess) return "";
+  gpuGetLastError();
+  return fmt::format("streams cannot wait for words: {}", gpuGetErrorString(status));
+}
+
 std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes, MemoryUse use) {
   std::shared_ptr<void> by_inner = inner_->announce(memory, bytes, use);
   if (size() == 1 || bytes < fewest_bytes || !why_not_.empty() || !is_gpu_memory(memory)) return by_inner;
-  if (peer_words_ == nullptr) {
+  if (stream_ == nullptr) {
+    stream_ = create_urgent_stream(device_);
+    index_ = gpu_stream_traits(*stream_).device;
     words_ = device_.allocate("words for other ranks", 2 * static_cast<std::size_t>(size()) * word_bytes);
+    why_not_ = obstacle();
     peer_words_ = PeerMemory::exchange(*inner_, index_, words_.data(), words_.bytes(), why_not_);
   }
   std::shared_ptr<PeerMemory> reached;
@@ -84,7 +96,7 @@ std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes
     pthread_sigmask(SIG_SETMASK, &previous, nullptr);
   }
   // Before any operation: allocating waits for the GPU.
-  const std::size_t slices = std::min(staging_bytes, bytes / static_cast<std::size_t>(size()) * static_cast<std::size_t>(size() - 1));
+  const std::size_t slices = std::min(most_staged_, bytes / static_cast<std::size_t>(size()) * static_cast<std::size_t>(size() - 1));
   if (use == MemoryUse::reduced && staging_.bytes() < slices) {
     staging_ = Buffer();
     staging_ = device_.allocate("slices of other ranks", slices);
@@ -117,6 +129,7 @@ void PeerCommunicator::await(int kind, int other) {
 
 template <class Read, class End>
 Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end) {
+  wait_for_room();
   const std::lock_guard lock(mutex_);
   check_failed();
   stream_->wait(after);
@@ -139,6 +152,20 @@ Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::si
   copied_bytes_ += bytes;
   bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
   return done;
+}
+
+// The driver blocks a call whose stream holds about a thousand commands, and would with it the thread that ends waits.
+void PeerCommunicator::wait_for_room() {
+  const std::size_t most = std::max<std::size_t>(4, 640 / (5 * static_cast<std::size_t>(size()) + 4));
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      check_failed();
+      if (watched_.size() > most) static_cast<void>(watched_.overdue());  // forgets what has ended
+      if (watched_.size() <= most) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
@@ -238,6 +265,14 @@ Event PeerCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, in
 }
 
 Event PeerCommunicator::do_barrier(Event after) {
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    if (ahead_of_inner_) {  // still: what comes behind the barrier waits for itself
+      stream_->wait(after);
+      after = stream_->record();
+    }
+  }
   return passed(nullptr, inner_->barrier(std::move(after)));
 }
 
@@ -249,17 +284,32 @@ void PeerCommunicator::check_failed() const {
   if (!failed_.empty()) throw Error(ExitCode::rank_failed, failed_, fmt::format("rank {}, communicator '{}'", rank(), name()), remedy);
 }
 
-// The words that the stream waits for become what it waits for, so that all it holds ends.
+// The words that the stream waits for become what it waits for, so that all it holds ends. Again and again: a rank that still runs writes
+// its own turns over them. Never throws: a GPU that has failed runs nothing any more.
+void PeerCommunicator::let_go() {
+  if (release_ == nullptr) return;
+  constexpr std::uint32_t beyond = 1u << 30;
+  try {
+    const gpuStream_t stream = native_stream(*release_);
+    for (const int kind : {0, 1})
+      for (int other = 0; other < size(); ++other)
+        gpu_check(gpuStreamWriteWord(stream, word(words_.as<std::byte>(), kind, other), turns_ + beyond), "ending a wait");
+    static_cast<void>(watched_.overdue());  // forgets what has ended
+  } catch (const Error&) {
+    watched_.clear();
+  }
+}
+
 void PeerCommunicator::fail(const std::string& reason) {
   if (!failed_.empty()) return;
   failed_ = reason;
+  let_go();  // first: the library's abort may wait for the GPU
   inner_->abort(reason);
-  if (release_ == nullptr) return;
-  constexpr std::uint32_t beyond = 1u << 30;
-  std::vector<std::uint32_t> words(words_.bytes() / sizeof(std::uint32_t), turns_ + beyond);
-  release_->copy(words_.data(), words.data(), words_.bytes());
-  release_->synchronize();
-  watched_.clear();
+}
+
+std::string PeerCommunicator::failure() const {  // known before anything that was let go has ended
+  const std::lock_guard lock(mutex_);
+  return failed_.empty() ? inner_->failure() : failed_;
 }
 
 void PeerCommunicator::abort(const std::string& reason) {
@@ -269,9 +319,11 @@ void PeerCommunicator::abort(const std::string& reason) {
 
 void PeerCommunicator::watch() {
   std::unique_lock lock(mutex_);
-  while (!stopping_ && failed_.empty()) {
+  while (!stopping_) {
     try {
-      if (const auto tag = watched_.overdue())
+      if (!failed_.empty())
+        let_go();
+      else if (const auto tag = watched_.overdue())
         fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(*tag), rank(),
                          static_cast<double>(watched_.timeout().count()) / 1000));
       else if (const std::string aborted = inner_->failure(); !aborted.empty())

@@ -27,13 +27,16 @@ class PeerCommunicator final : public Communicator {
  public:
   static constexpr std::size_t fewest_bytes = std::size_t{1} << 20;
 
-  PeerCommunicator(std::unique_ptr<Communicator> inner, Device& device, std::chrono::milliseconds timeout);
+  // Of what the others have of this rank's slice, reduce_scatter reads at most `most_staged` bytes at once, and a larger slice in pieces.
+  // Each piece ends with a kernel, which waits for multiprocessors.
+  PeerCommunicator(std::unique_ptr<Communicator> inner, Device& device, std::chrono::milliseconds timeout,
+                   std::size_t most_staged = std::size_t{256} << 20);
   ~PeerCommunicator() override;
 
   bool alone() const override { return inner_->alone(); }
   void abort(const std::string& reason) override;
   void observe(CommObserver* observer) override { inner_->observe(observer); }
-  std::string failure() const override { return inner_->failure(); }
+  std::string failure() const override;
   // Collective over the members.
   std::shared_ptr<void> announce(void* memory, std::size_t bytes, MemoryUse use) override;
   bool adds_to_held(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const override;
@@ -52,6 +55,7 @@ class PeerCommunicator final : public Communicator {
   Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
 
  private:
+  std::string obstacle();
   const PeerMemory* find(const void* data, std::size_t bytes) const;
   // The memory of a reduce_scatter that goes by copies; nullptr: it goes to `inner`.
   const PeerMemory* reducible(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const;
@@ -67,17 +71,20 @@ class PeerCommunicator final : public Communicator {
   // What the operation on `inner` has to wait for.
   Event behind(const void* buffer, Event after);
   Event passed(const void* buffer, Event event);  // what it gave
+  void wait_for_room();
   void check_failed() const;
-  void fail(const std::string& reason);  // with mutex_ held
+  void let_go();  // with mutex_ held, as the next
+  void fail(const std::string& reason);
   void watch();
 
   std::unique_ptr<Communicator> inner_;
   Device& device_;
   int index_ = 0;  // of the GPU
-  std::unique_ptr<Stream> stream_, release_;
+  std::size_t most_staged_;
+  std::unique_ptr<Stream> stream_, release_;  // nullptr until memory is announced
   Buffer words_, staging_;
-  std::unique_ptr<PeerMemory> peer_words_;  // nullptr until memory is announced
-  std::string why_not_;                     // members cannot reach each other; asked once
+  std::unique_ptr<PeerMemory> peer_words_;
+  std::string why_not_;  // members cannot reach each other; asked once
   std::vector<std::shared_ptr<PeerMemory>> announced_;
   Event inner_last_;
   bool ahead_of_inner_ = false;

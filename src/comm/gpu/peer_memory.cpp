@@ -18,8 +18,8 @@ namespace {
 struct Exported {
   gpuIpcMemHandle_t handle{};
   std::uint64_t host = 0, process = 0;
-  std::uint64_t address = 0, offset = 0, bytes = 0;  // the offset from where the allocation begins, which is what others map
-  std::int32_t device = 0, failed = 0;
+  std::uint64_t offset = 0, bytes = 0;  // the offset from where the allocation begins, which is what others map
+  std::uint64_t failed = 0;
 };
 
 std::uint64_t this_process() {
@@ -40,14 +40,11 @@ std::string problem(gpuError_t status, const char* call) {
   return fmt::format("{}: {}", call, gpuGetErrorString(status));
 }
 
-std::string describe_own(Exported& own, int device, void* memory, std::size_t bytes) {
+std::string describe_own(Exported& own, void* memory, std::size_t bytes) {
   std::byte* begin = nullptr;
   own.host = this_host();
   own.process = this_process();
-  own.address = reinterpret_cast<std::uint64_t>(memory);
   own.bytes = bytes;
-  own.device = device;
-  if (!gpu_streams_have_words()) return "the driver has no words that streams wait for";
   if (std::string wrong = problem(gpuAllocationBegin(&begin, memory), "asking where an allocation begins"); !wrong.empty()) return wrong;
   own.offset = static_cast<std::uint64_t>(static_cast<std::byte*>(memory) - begin);
   return problem(gpuIpcGetMemHandle(&own.handle, begin), "exporting memory to other processes");
@@ -58,7 +55,7 @@ std::string describe_own(Exported& own, int device, void* memory, std::size_t by
 std::unique_ptr<PeerMemory> PeerMemory::exchange(Communicator& host, int device, void* memory, std::size_t bytes, std::string& why) {
   Exported own;
   gpu_check(gpuSetDevice(device), "choosing a GPU");
-  std::string wrong = describe_own(own, device, memory, bytes);
+  std::string wrong = why.empty() ? describe_own(own, memory, bytes) : why;
   own.failed = wrong.empty() ? 0 : 1;
   std::vector<Exported> all(static_cast<std::size_t>(host.size()));
   host.all_gather(&own, all.data(), sizeof own, DType::u8).wait();
@@ -72,15 +69,10 @@ std::unique_ptr<PeerMemory> PeerMemory::exchange(Communicator& host, int device,
       wrong = "ranks are on several hosts";
     } else if (member.bytes != bytes) {
       wrong = fmt::format("this rank's memory has {} bytes and another's {}", bytes, member.bytes);
-    } else if (member.process == own.process) {  // ranks that are threads share an address space
-      if (member.device != device) {
-        const gpuError_t status = gpuDeviceEnablePeerAccess(member.device, 0);
-        if (status == gpuErrorPeerAccessAlreadyEnabled)
-          gpuGetLastError();
-        else
-          wrong = problem(status, "reaching another GPU's memory");
-      }
-      reached->members_.push_back(reinterpret_cast<std::byte*>(member.address));
+    } else if (&member == &all[static_cast<std::size_t>(host.rank())]) {
+      reached->members_.push_back(reached->own_);
+    } else if (member.process == own.process) {
+      wrong = "ranks are threads of one process";  // whose copies wait for each other
     } else {
       void* opened = nullptr;
       wrong = problem(gpuIpcOpenMemHandle(&opened, member.handle), "opening another process' memory");

@@ -12,8 +12,9 @@ namespace baleen {
 
 class PeerMemory {
  public:
-  // Collective over `host`: every member gives memory of its GPU, of as many bytes, that was allocated by its Device. The same answer on
-  // every member: nullptr, with the first member's reason in `why`, where some member cannot reach another's.
+  // Collective over `host`, whose members are processes: every member gives memory of its GPU, of as many bytes, that was allocated by its
+  // Device. The same answer on every member: nullptr, with a reason in `why`, where some member cannot reach another's, or gives a `why`
+  // of its own.
   static std::unique_ptr<PeerMemory> exchange(Communicator& host, int device, void* memory, std::size_t bytes, std::string& why);
 
   ~PeerMemory();

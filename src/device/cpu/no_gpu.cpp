@@ -6,6 +6,8 @@
 
 namespace baleen {
 
+void prepare_gpus() {}
+
 GpuList list_gpus() {
   return {{}, {}, "this build has no GPU support"};
 }

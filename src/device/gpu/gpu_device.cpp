@@ -27,13 +27,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Streams share the hardware's queues, eight unless the runtime is told otherwise before it begins, and where two share one, what waits for
-// another rank holds up work that this rank must do first: a deadlock. A rank has about a dozen streams.
-void share_no_queues() {
-  static const bool told = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
-  static_cast<void>(told);
-}
-
 // What a device's streams and events share with it.
 struct Shared {
   GpuOptions options;
@@ -87,9 +80,9 @@ class GpuStream final : public Stream {
   GpuStream(int index, std::shared_ptr<Shared> shared, bool measuring, bool urgent = false)
       : Stream(DeviceKind::gpu, measuring), index_(index), shared_(std::move(shared)) {
     if (measuring) return;
-    int lowest = 0, highest = 0;
+    int lowest = 0, highest = 0;  // 0 is what streams have that nobody asked anything of
     gpu_check(gpuDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
-    gpu_check(gpuStreamCreateWithPriority(&stream_, gpuStreamNonBlocking, urgent ? highest : lowest), "creating a stream");
+    gpu_check(gpuStreamCreateWithPriority(&stream_, gpuStreamNonBlocking, urgent ? highest : 0), "creating a stream");
   }
   ~GpuStream() override {
     if (stream_ != nullptr) gpuStreamDestroy(stream_);
@@ -245,8 +238,11 @@ GpuStreamTraits gpu_stream_traits(Stream& stream) {
   return gpu->traits();
 }
 
+void prepare_gpus() {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 GpuList list_gpus() {
-  share_no_queues();
   GpuList list;
   int count = 0;
   if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
@@ -285,7 +281,6 @@ std::unique_ptr<Device> create_gpu_device(int index, const GpuOptions& options) 
     throw Error(ExitCode::bad_config, "GPU " + std::to_string(index) + " cannot be used: " + why, "training.device",
                 "`baleen doctor` lists the GPUs; device = \"cpu\" needs none");
   };
-  share_no_queues();
   int count = 0;
   if (const gpuError_t status = gpuGetDeviceCount(&count); status != gpuSuccess) {
     gpuGetLastError();

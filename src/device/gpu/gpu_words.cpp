@@ -10,8 +10,9 @@ namespace baleen {
 
 #ifdef __HIP_PLATFORM_AMD__
 
+// AMD's words are memory of their own kind (hipMallocSignalMemory), and nobody has tried that between GPUs.
 bool gpu_streams_have_words() {
-  return true;
+  return false;
 }
 gpuError_t gpuAllocationBegin(std::byte** begin, void* memory) {
   hipDeviceptr_t base = nullptr;

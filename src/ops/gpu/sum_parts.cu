@@ -26,7 +26,7 @@ __global__ void add_parts(std::int64_t count, T* out, const Parts<T> parts, floa
     for (int j = 0; j < W; ++j) sum[j] += as_float(next.at[j]);
   }
   Pack<T, W> result;
-  for (int j = 0; j < W; ++j) result.at[j] = rounded<T>(sum[j] * scale);
+  for (int j = 0; j < W; ++j) result.at[j] = rounded<T>(__fmul_rn(sum[j], scale));  // never one operation with the addition below
   if constexpr (Add) {
     const Pack<T, W> held = load<T, W>(out + i);
     for (int j = 0; j < W; ++j) result.at[j] = rounded<T>(as_float(held.at[j]) + as_float(result.at[j]));
