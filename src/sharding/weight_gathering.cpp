@@ -1,5 +1,7 @@
 #include "sharding/weight_gathering.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace baleen {
@@ -18,12 +20,11 @@ WeightGathering::WeightGathering(const DataGroup& group, UnitStorage& storage, C
 WeightGathering::~WeightGathering() {
   bool aborted = false;
   for (std::size_t unit = 0; unit < arrived_.size(); ++unit) {
-    if (!waiting_[unit] || arrived_[unit].ready()) continue;
-    if (!aborted) group_.gather.abort("a training step ended before its weights were gathered");
-    aborted = true;
     try {
+      if (!waiting_[unit] || arrived_[unit].ready()) continue;
+      if (!std::exchange(aborted, true)) group_.gather.abort("a training step ended before its weights were gathered");
       arrived_[unit].wait();
-    } catch (const Error&) {  // the abort's own answer
+    } catch (const Error&) {  // the abort's own answer, or a GPU's that has failed
     }
   }
 }
@@ -77,7 +78,8 @@ void WeightGathering::publish(Stream& compute) {
     const Tensor own = storage_.updated_weights(unit), all = storage_.flat_weights(unit);
     if (own.elements() == 0) continue;
     const auto index = static_cast<std::size_t>(unit);
-    arrived_[index] = group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(), compute.record());
+    arrived_[index] =
+        group_.gather.all_gather(own.data(), all.data(), static_cast<std::size_t>(own.elements()), own.dtype(), compute.record());
     waiting_[index] = true;
     waits_.started(compute, arrived_[index]);
   }
