@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the quickstart need, from Debian 12's own packages. Says nothing when all is there.
 #
-#   scripts/install-deps.sh [--quickstart] [--lint]
+#   scripts/install-deps.sh [--quickstart] [--lint] [--hip]
 #
-# --quickstart is the default list. --lint adds the formatter and linter that scripts/lint.sh runs.
+# --quickstart is the default list. --lint adds the formatter and linter that scripts/lint.sh runs, --hip AMD's compiler for
+# scripts/check-hip.sh --kernels.
 # Needs root, or sudo. Nothing is downloaded but Debian packages.
 set -euo pipefail
 
@@ -27,8 +28,9 @@ for argument in "$@"; do
   case "$argument" in
     --quickstart) ;;
     --lint) packages+=(clang-format-19 clang-tidy-19) ;;
+    --hip) packages+=(hipcc libamdhip64-dev) ;;
     *)
-      echo "install-deps: unknown argument '$argument'; usage: scripts/install-deps.sh [--quickstart] [--lint]" >&2
+      echo "install-deps: unknown argument '$argument'; usage: scripts/install-deps.sh [--quickstart] [--lint] [--hip]" >&2
       exit 2
       ;;
   esac

@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [--full]
 #
-# Default: under 15 minutes on two cores with a cold compiler cache. --full adds the tests with the ctest label `full`, both sanitizers over
+# Default: under 15 minutes on two cores with a cold compiler cache, AMD's compiler (half a gigabyte, if it is not there) included. --full adds the tests with the ctest label `full`, both sanitizers over
 # all `unit` and `parallel` tests, and scripts/lint.sh.
 # The last line is the verdict; exits 0 when everything passed, 1 when a test failed, 2 when it could not be built or run.
 set -euo pipefail
@@ -97,6 +97,13 @@ if $full; then
 else
   # The collectives over MPI with 2 and 3 ranks and without its failures, over shared memory with up to 8.
   suite release -LE full -E '^Suite/OverMpi[.]EveryRankPasses/([4-8] |. (MpiRank|Failure))|^Ranks/Collectives[.].*/16$'
+fi
+# The kernels for AMD, where that compiler is or can be had.
+if bash scripts/install-deps.sh --hip && command -v hipcc >/dev/null; then
+  echo "test: compiling the kernels for AMD"
+  quietly bash scripts/check-hip.sh --kernels || broken+=(hip)
+else
+  echo "test: no hipcc here; the kernels are not compiled for AMD"
 fi
 sanitized asan "${asan_folders[@]}"
 sanitized tsan "${tsan_folders[@]}"
