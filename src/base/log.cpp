@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "base/error.h"
+
 namespace baleen::log {
 namespace {
 
@@ -29,7 +31,9 @@ std::shared_ptr<spdlog::logger> logger() {
   return made;
 }
 
-std::string tag(int rank, int world) { return world > 1 ? fmt::format("[rank {}] ", rank) : std::string(); }
+std::string tag(int rank, int world) {
+  return world > 1 ? fmt::format("[rank {}] ", rank) : std::string();
+}
 
 }  // namespace
 
@@ -42,11 +46,19 @@ void configure(int rank, int world) {
 }
 
 void add_file(const std::string& path) {
-  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
+  std::shared_ptr<spdlog::sinks::basic_file_sink_mt> sink;
+  try {
+    sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
+  } catch (const spdlog::spdlog_ex&) {
+    throw Error(ExitCode::bad_data, "the log cannot be written", path,
+                "check the permissions on it and its folder, or choose another run directory");
+  }
   sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %L %v");
   logger()->sinks().push_back(std::move(sink));
 }
 
-void write(Level level, std::string_view message) { logger()->log(spdlog_level(level), message); }
+void write(Level level, std::string_view message) {
+  logger()->log(spdlog_level(level), message);
+}
 
 }  // namespace baleen::log

@@ -1,5 +1,7 @@
 // The command line, through CLI11 (included here alone: it is large).
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
 
 #include "cli/commands.h"
 
@@ -17,6 +19,29 @@ void add_ranks(CLI::App& command, int& ranks) {
   command.add_option("--ranks", ranks, "Ranks to start on this machine (default: the product of the degrees)")->check(CLI::Range(1, 1 << 16));
 }
 
+// CLI::Range takes what is not a number.
+CLI::Validator between(double least, double most) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        const bool right = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return right ? std::string() : "Value " + text + " not in range [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]";
+      },
+      "FLOAT in [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]");
+}
+
+// It takes -1 for an unsigned number, and the greatest for one that is greater.
+CLI::Validator whole() {
+  return CLI::Validator(
+      [](std::string& text) {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool right = error == std::errc() && end == text.data() + text.size();
+        return right ? std::string() : "Value " + text + " is not a whole number from 0 to 2^64 - 1";
+      },
+      "");
+}
+
 template <class Command>
 void choose(CLI::App* app, Arguments& chosen, const Command& command) {
   app->callback([&chosen, &command] { chosen = command; });
@@ -29,7 +54,8 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "baleen 0.1.0");
   app.footer("Exit codes: 0 done, 1 a check failed, 2 bad command or config, 3 bad or missing data or checkpoint, 4 a rank or link failed,\n"
-             "5 the numbers went bad, 6 out of memory, 75 stopped by a signal with a checkpoint saved (run again to go on).");
+             "5 the numbers went bad, 6 out of memory, 75 stopped by a signal with a checkpoint saved (run again to go on),\n"
+             "128 + n killed by signal n without saving.");
   ParsedCommandLine parsed;
   Arguments& chosen = parsed.arguments;
 
@@ -86,12 +112,12 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   generate_app->add_option("DIR", generate.folder, "A run, a checkpoint or a model's folder")->required();
   generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
   generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
-  generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(between(0.0, 1e6))->capture_default_str();
   generate_app->add_option("--top-k", generate.top_k, "Draw from this many most likely tokens; 0: all")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
   generate_app->add_option("--top-p", generate.top_p, "Draw from the fewest most likely tokens that together have this probability")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(between(1e-6, 1.0))
       ->capture_default_str();
-  generate_app->add_option("--seed", generate.seed, "Of the sampling")->capture_default_str();
+  generate_app->add_option("--seed", generate.seed, "Of the sampling")->check(whole())->capture_default_str();
   generate_app->add_option("--threads", generate.threads, "0: one a core")->check(CLI::Range(0, 4096));
   choose(generate_app, chosen, generate);
 

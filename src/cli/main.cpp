@@ -1,8 +1,12 @@
 // Dispatches a command, and turns an Error into a message and an exit code.
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <variant>
@@ -43,6 +47,12 @@ void allow_many_files() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What is opened next would else take the place of a closed one of these, and get what is printed.
+void open_standard_files() {
+  for (int file = 0; file <= 2; ++file)
+    if (fcntl(file, F_GETFD) < 0 && open("/dev/null", file == 0 ? O_RDONLY : O_WRONLY) < 0) _exit(static_cast<int>(ExitCode::bad_data));
+}
+
 int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::string>& command_line) {
   return std::visit(
       [&](const auto& chosen) -> int {
@@ -60,16 +70,25 @@ int dispatch(const baleen::cli::Arguments& arguments, const std::vector<std::str
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that would pass `ulimit -f` is a failed write, which has a message
   allow_many_files();
   baleen::prepare_gpus();
   try {
     const auto parsed = baleen::cli::parse_command_line(argc, argv);
     if (parsed.exit_code >= 0) return parsed.exit_code;
-    return dispatch(parsed.arguments, std::vector<std::string>(argv, argv + argc));
+    const int code = dispatch(parsed.arguments, std::vector<std::string>(argv, argv + argc));
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return fail(ExitCode::bad_data,
+                  "standard output cannot be written\n  what to do: give it a file or a pipe that takes what is printed, and room");
+    return code;
   } catch (const Error& error) {
     return fail(error);
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::out_of_memory, "out of memory on the host\n  what to do: use a smaller micro_batch_size, or more ranks");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(
+        Error(ExitCode::bad_data, error.code().message(), error.path1().string(), "check the path, its length and the permissions on it"));
   } catch (const std::exception& error) {
     return fail(ExitCode::check_failed, error.what());
   }

@@ -1,7 +1,7 @@
 #include "data/mixture.h"
 
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 
 #include "base/error.h"
@@ -20,14 +20,17 @@ std::uint64_t count_of(std::uint64_t n, std::uint64_t slope) {
 }  // namespace
 
 MixtureOrder::MixtureOrder(const std::vector<double>& weights) {
-  double rest = std::accumulate(weights.begin(), weights.end(), 0.0);
-  BALEEN_CHECK(!weights.empty() && rest > 0, weights.size(), rest);
+  BALEEN_CHECK(!weights.empty(), weights.size());
+  const double greatest = *std::max_element(weights.begin(), weights.end());  // the sum of the largest numbers is none
+  double rest = 0;
+  for (const double weight : weights) rest += weight / greatest;
+  BALEEN_CHECK(rest > 0, rest);
   for (std::size_t i = 0; i + 1 < weights.size(); ++i) {
-    slopes_.push_back(static_cast<std::uint64_t>(std::llround(weights[i] / rest * one)));
+    slopes_.push_back(static_cast<std::uint64_t>(std::llround(weights[i] / greatest / rest * one)));
     if (slopes_.back() == 0 || slopes_.back() >= static_cast<std::uint64_t>(one))
       throw Error(ExitCode::bad_config, "data.weights: the weights differ by more than a factor of 2^32", "data.weights",
                   "leave the lightest source out, or give it more weight");
-    rest -= weights[i];
+    rest -= weights[i] / greatest;
   }
 }
 

@@ -268,7 +268,7 @@ class Job {
     }
     if (kill_at_) return {static_cast<int>(ExitCode::rank_failed), region_->abort_cell().reason() + late};
     if (!hung.empty())  // by a person's second signal, or by the first where the ranks do not save
-      return {static_cast<int>(ExitCode::stopped), "stopped by " + signal_text(*stop_signal_) + " without saving: ranks killed"};
+      return {128 + *stop_signal_, "stopped by " + signal_text(*stop_signal_) + " without saving: ranks killed"};
     const auto saved = [](const Rank& rank) { return WEXITSTATUS(*rank.status) == static_cast<int>(ExitCode::stopped); };
     if (std::any_of(ranks_.begin(), ranks_.end(), saved))
       return {static_cast<int>(ExitCode::stopped), "stopped by " + (stop_signal_ ? signal_text(*stop_signal_) : "a signal to a rank")};

@@ -79,7 +79,9 @@ Descriptor make_memory_file(std::size_t bytes) {
   if (!file.valid()) file = open_in_user_namespace();
   if (!file.valid()) file = Descriptor(memfd_create("baleen", MFD_CLOEXEC));
   if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0)
-    throw Error(ExitCode::out_of_memory, std::string("cannot make shared memory for the ranks: ") + std::strerror(errno));
+    throw Error(ExitCode::out_of_memory, std::string("cannot make shared memory for the ranks: ") + std::strerror(errno),
+                std::to_string(bytes) + " bytes",
+                errno == EFBIG ? "raise the limit on the size of files (ulimit -f)" : "use fewer ranks, or a machine with more memory");
   return file;
 }
 

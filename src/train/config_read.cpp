@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "train/config.h"
+#include "train/layout.h"
 #include "train/toml_section.h"
 
 namespace baleen {
@@ -176,6 +177,9 @@ void read_parallelism(TomlSection& parallelism, Config& config) {
   parallelism.integer("pipeline", p.pipeline, 1, most);
   parallelism.choice("schedule", p.schedule, {"1f1b", "gpipe", "interleaved", "zero-bubble"});
   parallelism.integer("virtual_stages", p.virtual_stages, 1, most);
+  if (product_of_degrees({std::max<std::int64_t>(p.data, 1), p.replicate, p.tensor, p.context, p.pipeline}) > most_ranks)
+    throw Error(ExitCode::bad_config, fmt::format("the product of the degrees is above {} ranks", most_ranks), config.source + " [parallelism]",
+                "use smaller degrees for data, replicate, tensor, context and pipeline");
   parallelism.finish();
 }
 
@@ -263,6 +267,8 @@ void check_sections(const toml::table& root, const std::string& source) {
 }
 
 bool matches_a_file(const std::string& pattern) {
+  std::error_code none;
+  if (std::filesystem::exists(pattern, none)) return true;  // a name with the characters of a pattern, or below a folder with some
   glob_t found{};
   const bool any = ::glob(pattern.c_str(), 0, nullptr, &found) == 0;
   ::globfree(&found);
@@ -276,7 +282,7 @@ LrSchedule Config::schedule() const {
 }
 
 std::int64_t Config::ranks_named() const {
-  return std::max<std::int64_t>(parallelism.data, 1) * parallelism.replicate * parallelism.tensor * parallelism.context * parallelism.pipeline;
+  return product_of_degrees({std::max<std::int64_t>(parallelism.data, 1), parallelism.replicate, parallelism.tensor, parallelism.context, parallelism.pipeline});
 }
 
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {

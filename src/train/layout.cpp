@@ -85,6 +85,9 @@ std::vector<ParallelLayout> parse_layouts(const std::string& text) {
   std::vector<ParallelLayout> layouts;
   for (const std::string& part : split(text, ';'))
     if (!trimmed(part).empty()) layouts.push_back(parse_layout(trimmed(part)));
+  for (const ParallelLayout& layout : layouts)
+    if (layout.ranks() > most_ranks)
+      throw Error(ExitCode::bad_config, fmt::format("{} needs more than {} ranks", layout.text(), most_ranks), "--layouts", "use smaller degrees");
   if (layouts.empty()) throw Error(ExitCode::bad_config, "no layout given", "--layouts", "for example --layouts \"dp=2;dp=4\"");
   return layouts;
 }

@@ -1,7 +1,9 @@
 // A layout: how many ranks each axis has. What `verify` and `plan` compare.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -9,12 +11,21 @@
 
 namespace baleen {
 
+// More than any machine has; what asks for more is refused.
+inline constexpr std::int64_t most_ranks = std::int64_t{1} << 20;
+// Of degrees from 1 to 65,536: most_ranks + 1 where it is above most_ranks.
+constexpr std::int64_t product_of_degrees(std::initializer_list<std::int64_t> degrees) {
+  std::int64_t product = 1;
+  for (const std::int64_t degree : degrees) product = std::min(product * degree, most_ranks + 1);
+  return product;
+}
+
 struct ParallelLayout {
   std::int64_t dp = 1, replicate = 1, zero = 0, tp = 1, cp = 1, pp = 1;
   std::string schedule = "1f1b";
   std::int64_t virtual_stages = 1;
 
-  std::int64_t ranks() const { return dp * replicate * tp * cp * pp; }
+  std::int64_t ranks() const { return product_of_degrees({dp, replicate, tp, cp, pp}); }
   // As it would be written for --layouts: the degrees that are not 1.
   std::string text() const;
 };

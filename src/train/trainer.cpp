@@ -54,16 +54,17 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
     data_fingerprint_ = data_.train->fingerprint().to_json();
   }
   restore();
+  // Of a finished run nothing is left to be written.
+  const std::uint64_t bytes = checkpoint_bytes(engine_.group(), engine_.units());
+  if (world_.rank() == 0 && (saved_step_ < 0 || start_step_ < config_.training.steps)) checkpoint::probe_writable(run_, bytes);
   // Where only the end is saved nothing could go on meanwhile.
   const bool background = config_.checkpoint.async && config_.checkpoint.every > 0 && config_.training.steps > config_.checkpoint.every;
   saver_.emplace(run_, config_.checkpoint.keep, engine_.group(), engine_.units(), background ? &engine_.device() : nullptr);
 }
 
 void Trainer::prepare_run_directory() {
-  const std::uint64_t bytes = checkpoint_bytes(engine_.group(), engine_.units());
   if (world_.rank() == 0) {
     lock_ = std::make_unique<checkpoint::RunDirectoryLock>(run_);
-    checkpoint::probe_writable(run_, bytes);
     log::add_file((run_ / "log.txt").string());
   }
   axes_.everyone().barrier().wait();
@@ -297,12 +298,19 @@ void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   tokens_ += step_tokens;
   watch_->end_step(training_step_->reading_seconds(), result.seconds);
-  count_skipped(result);
-  if (spike_ || is_spike(result)) {
+  const bool too_many = count_skipped(result);
+  if (!too_many && (spike_ || is_spike(result))) {
     if (!spike_) spike_ = result;
     return;  // of a future that is given up
   }
-  if (metrics_ == nullptr) return;
+  if (metrics_ != nullptr) show_step(result, row, too_many);
+  if (too_many)
+    throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad in {} steps in a row", skipped_in_a_row_), result.skipped,
+                "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise fault.skip_limit");
+}
+
+void Trainer::show_step(const StepResult& result, MetricsRow& row, bool last) {
+  const std::int64_t step_tokens = config_.training.global_batch_size * config_.training.sequence_length;
   row.loss = result.loss;
   row.grad_norm = result.grad_norm;
   row.tokens = tokens_;
@@ -311,19 +319,17 @@ void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   row.model_tflops = row.tokens_per_s * config_.model.flops_per_token(config_.training.sequence_length) / world_.size() / 1e12;
   row.mfu = model_flops_utilisation(row.model_tflops, engine_.device().description(), engine_.units().options().compute);
   row.memory_peak_bytes = engine_.device().peak_bytes();
-  if (row.step % config_.metrics.every == 0 || row.step == config_.training.steps) record(row);
+  if (row.step % config_.metrics.every == 0 || row.step == config_.training.steps || last) record(row);
   progress_->show(row);
 }
 
-void Trainer::count_skipped(const StepResult& result) {
+bool Trainer::count_skipped(const StepResult& result) {
   if (result.skipped.empty()) {
     skipped_in_a_row_ = 0;
-    return;
+    return false;
   }
   if (world_.rank() == 0) log::warning("a step is skipped: loss {}, gradient norm {}; {}", result.loss, result.grad_norm, result.skipped);
-  if (++skipped_in_a_row_ >= config_.fault.skip_limit)
-    throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad in {} steps in a row", skipped_in_a_row_), result.skipped,
-                "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise fault.skip_limit");
+  return ++skipped_in_a_row_ >= config_.fault.skip_limit;
 }
 
 bool Trainer::is_spike(const StepResult& result) {

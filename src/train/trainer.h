@@ -66,7 +66,9 @@ class Trainer {
   // Takes the results of the steps begun, but for the last `leave`, and records them.
   void finish_steps(int leave);
   void finish_step(const StepResult& result, MetricsRow row);
-  void count_skipped(const StepResult& result);
+  void show_step(const StepResult& result, MetricsRow& row, bool last);
+  // Whether these are too many in a row.
+  bool count_skipped(const StepResult& result);
   // Whether the loss of a step is a spike that the run is to go back for; remembers it where it is none.
   bool is_spike(const StepResult& result);
   // Goes back to the last checkpoint and leaves out the batches up to that of `spike`. Collective.

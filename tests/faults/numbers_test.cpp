@@ -66,6 +66,10 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
   const CommandResult result = command.wait();
   EXPECT_EQ(result.exit_code, 5) << result.error;
   EXPECT_NE(result.error.find("the numbers went bad in 4 steps in a row"), std::string::npos) << result.error;
+  // Each of them has its row.
+  const auto all = rows("run");
+  ASSERT_GE(all.size(), 4u);
+  for (std::size_t i = all.size() - 4; i < all.size(); ++i) EXPECT_TRUE(std::isnan(all[i]["loss"])) << i;
 }
 
 TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
