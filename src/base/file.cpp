@@ -15,10 +15,12 @@ namespace baleen {
 namespace {
 
 [[noreturn]] void fail(std::string_view verb, const std::filesystem::path& path, int error) {
-  std::string remedy;
-  if (error == ENOENT) remedy = "check the path";
+  std::string remedy = "check the path, and the disk that it is on";
   if (error == EACCES || error == EPERM || error == EROFS) remedy = "check the permissions of the file and its directory";
   if (error == ENOSPC || error == EDQUOT) remedy = "free some space or write to another disk";
+  if (error == EISDIR) remedy = "name a file, not a folder";
+  if (error == EFBIG) remedy = "raise the limit on the size of files (ulimit -f), or write to another file system";
+  if (error == EMFILE || error == ENFILE) remedy = "raise the limit on open files (ulimit -n)";
   throw Error(ExitCode::bad_data, "cannot " + std::string(verb) + ": " + std::strerror(error), path.string(), remedy);
 }
 
@@ -48,7 +50,7 @@ struct stat regular_file(int descriptor, const std::filesystem::path& path) {
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::size_t limit) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail("read", path, errno);
   const auto status = regular_file(file.get(), path);
   if (static_cast<std::size_t>(status.st_size) > limit)
@@ -89,7 +91,7 @@ void sync_directory(const std::filesystem::path& directory) {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail("read", path, errno);
   size_ = static_cast<std::size_t>(regular_file(file.get(), path).st_size);
   if (size_ == 0) return;
@@ -112,7 +114,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) fail("read", path, errno);
 }
 

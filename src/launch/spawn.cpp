@@ -59,7 +59,8 @@ pid_t spawn(const SpawnRequest& request) {
   const auto environment = merged_environment(request.environment);
   const auto argument_pointers = pointers(request.arguments), environment_pointers = pointers(environment);
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Error(ExitCode::rank_failed, std::string("cannot start a rank: ") + std::strerror(errno));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Error(ExitCode::rank_failed, std::string("cannot start a rank: ") + std::strerror(errno), request.executable,
+                "raise the limits on open files and processes (ulimit -n, -u), or start fewer ranks");
   const Descriptor read_end(ends[0]);
   Descriptor write_end(ends[1]);
 

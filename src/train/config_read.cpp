@@ -241,14 +241,14 @@ void apply_override(toml::table& root, const std::string& assignment) {
   if (parsed.size() != 1) parsed = toml::table{{"value", value}};
   if (!root.contains(section)) root.insert_or_assign(section, toml::table{});
   toml::table* target = root[section].as_table();
-  if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a section", section), where);
+  if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a section", section), where, "the sections are those of the config's [brackets]");
   // A dotted key reaches into an inline table, such as model.rope_scaling.factor.
   std::string rest = key;
   for (std::size_t next = rest.find('.'); next != std::string::npos; next = rest.find('.')) {
     const std::string inner = rest.substr(0, next);
     if (!target->contains(inner)) target->insert_or_assign(inner, toml::table{});
     target = (*target)[inner].as_table();
-    if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a table", inner), where);
+    if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a table", inner), where, fmt::format("leave out what stands behind {}", inner));
     rest = rest.substr(next + 1);
   }
   parsed.get("value")->visit([&](const auto& node) { target->insert_or_assign(rest, node); });

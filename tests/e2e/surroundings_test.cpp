@@ -58,6 +58,18 @@ TEST_F(Surroundings, NamesOfAnyLengthHaveAMessage) {
   }
 }
 
+TEST_F(Surroundings, PipesAndFoldersAreNoFiles) {
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(shell("mkfifo " + pipe).exit_code, 0);
+  const CommandResult config = shell("timeout 20 $B train " + pipe), data = shell("timeout 20 $B inspect " + pipe);
+  EXPECT_EQ(config.exit_code, 2) << config.error;
+  EXPECT_EQ(data.exit_code, 3) << data.error;
+  for (const CommandResult& result : {config, data}) EXPECT_NE(result.error.find("not a regular file"), std::string::npos) << result.error;
+  const CommandResult directory = train("run", {"--set", "data.train=" + folder.path().string()});
+  EXPECT_EQ(directory.exit_code, 3) << directory.error;
+  EXPECT_NE(directory.error.find("name a file, not a folder"), std::string::npos) << directory.error;
+}
+
 TEST_F(Surroundings, NumbersThatAreNoneAreRefused) {
   for (const std::string option :
        {"--temperature nan", "--top-p nan", "--temperature -1", "--top-p 1.5", "--seed -1", "--seed 99999999999999999999999", "--seed 1x"})
