@@ -1,8 +1,8 @@
 // A library that a GPU program loads by itself and that says where its time went: each kernel's total in the program's last busy stretch,
 // by name and grid, and the gaps between kernels. Kernels inside graphs are seen too. Tracing adds about 0.5 µs to a gap.
 //
-//   CUDA_INJECTION64_PATH=$PWD/build/release/bench/libgpu_trace.so build/release/gpu_step --model qwen2.5-1.5b --micro 16 --accum 2 --steps 2
-//   2>trace.txt
+//   CUDA_INJECTION64_PATH=$PWD/build/release/bench/libgpu_trace.so build/release/gpu_step --model qwen2.5-1.5b --micro 16 --accum 2 --steps
+//   2 2>trace.txt
 //
 // A stretch ends where the GPU rests for 3 ms; the last one of at least 100 ms counts. Needs CUPTI, which belongs to the CUDA toolkit.
 #include <cupti.h>

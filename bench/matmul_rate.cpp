@@ -32,7 +32,8 @@ double best_rate(const dnnl::engine& engine, memory::data_type type, bool packed
     unsigned state = 1;
     for (std::size_t i = 0; i < size; ++i) {
       state = state * 1664525U + 1013904223U;
-      bytes[i] = i % element == element - 1 ? static_cast<unsigned char>(state >> 31 ? 0x3e : 0xbe) : static_cast<unsigned char>(state >> 24);
+      bytes[i] =
+          i % element == element - 1 ? static_cast<unsigned char>(state >> 31 ? 0x3e : 0xbe) : static_cast<unsigned char>(state >> 24);
     }
   }
   double best = 0;
@@ -60,8 +61,8 @@ int main(int argc, char** argv) {
   const dnnl_version_t* version = dnnl_version();
   try {
     const double plain = best_rate(engine, type, false), packed = best_rate(engine, type, true);
-    std::printf("oneDNN %d.%d.%d %s, 1024 x 1536 x 384: as it lies %.1f, packed weights %.1f GFLOP/s\n", version->major, version->minor, version->patch,
-                dtype.c_str(), plain, packed);
+    std::printf("oneDNN %d.%d.%d %s, 1024 x 1536 x 384: as it lies %.1f, packed weights %.1f GFLOP/s\n", version->major, version->minor,
+                version->patch, dtype.c_str(), plain, packed);
     std::printf("GEMM rate %.1f GFLOP/s\n", std::max(plain, packed));
   } catch (const dnnl::error& error) {
     std::fprintf(stderr, "oneDNN has no %s product on this processor: %s\n", dtype.c_str(), error.what());

@@ -12,9 +12,11 @@ enum class DType : std::uint8_t { f32, bf16, f64, i32, u8, u64 };
 
 constexpr std::size_t dtype_bytes(DType dtype) {
   switch (dtype) {
-    case DType::f32: case DType::i32: return 4;
+    case DType::f32:
+    case DType::i32: return 4;
     case DType::bf16: return 2;
-    case DType::f64: case DType::u64: return 8;
+    case DType::f64:
+    case DType::u64: return 8;
     case DType::u8: return 1;
   }
   return 0;
@@ -37,7 +39,9 @@ struct BFloat16 {
   std::uint16_t bits = 0;
 };
 
-constexpr float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
+constexpr float to_float(BFloat16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
 
 // Round to nearest, ties to even; NaN stays a (quiet) NaN.
 constexpr BFloat16 to_bfloat16(float value) {
@@ -46,12 +50,31 @@ constexpr BFloat16 to_bfloat16(float value) {
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-template <class T> struct dtype_of;
-template <> struct dtype_of<float> { static constexpr DType value = DType::f32; };
-template <> struct dtype_of<double> { static constexpr DType value = DType::f64; };
-template <> struct dtype_of<BFloat16> { static constexpr DType value = DType::bf16; };
-template <> struct dtype_of<std::int32_t> { static constexpr DType value = DType::i32; };
-template <> struct dtype_of<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct dtype_of<std::uint64_t> { static constexpr DType value = DType::u64; };
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct dtype_of<BFloat16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_of<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of<std::uint64_t> {
+  static constexpr DType value = DType::u64;
+};
 
 }  // namespace baleen

@@ -13,12 +13,12 @@ namespace baleen {
 enum class ExitCode : int {
   done = 0,
   check_failed = 1,
-  bad_config = 2,     // a command line or config that cannot run
-  bad_data = 3,       // missing, malformed or foreign data or checkpoint
-  rank_failed = 4,    // a rank or a link failed
-  bad_numbers = 5,    // non-finite loss or gradient norm, diverged replica
+  bad_config = 2,   // a command line or config that cannot run
+  bad_data = 3,     // missing, malformed or foreign data or checkpoint
+  rank_failed = 4,  // a rank or a link failed
+  bad_numbers = 5,  // non-finite loss or gradient norm, diverged replica
   out_of_memory = 6,
-  stopped = 75,       // a signal was honoured, a checkpoint saved
+  stopped = 75,  // a signal was honoured, a checkpoint saved
 };
 
 // What is wrong, where (file, key, rank), and what to do about it. Thrown where the context is known, caught once, in cli/main.cpp.
@@ -58,10 +58,10 @@ std::string join_values(const Values&... values) {
 }  // namespace detail
 
 // A promise of the code to itself, not a check of user input: BALEEN_CHECK(a == b, "a", a, "b", b) throws with the values printed.
-#define BALEEN_CHECK(condition, ...)                                                                                 \
-  do {                                                                                                               \
-    if (!(condition)) [[unlikely]]                                                                                   \
-      ::baleen::detail::check_failed(#condition, __FILE__, __LINE__, ::baleen::detail::join_values(__VA_ARGS__));    \
+#define BALEEN_CHECK(condition, ...)                                                                              \
+  do {                                                                                                            \
+    if (!(condition)) [[unlikely]]                                                                                \
+      ::baleen::detail::check_failed(#condition, __FILE__, __LINE__, ::baleen::detail::join_values(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace baleen

@@ -40,10 +40,11 @@ class Descriptor {
 };
 
 struct stat regular_file(int descriptor, const std::filesystem::path& path) {
-  struct stat status {};
+  struct stat status{};
   if (fstat(descriptor, &status) != 0) fail("read", path, errno);
   if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
-  if (!S_ISREG(status.st_mode)) throw Error(ExitCode::bad_data, "cannot read: not a regular file", path.string(), "copy it to a file first");
+  if (!S_ISREG(status.st_mode))
+    throw Error(ExitCode::bad_data, "cannot read: not a regular file", path.string(), "copy it to a file first");
   return status;
 }
 
@@ -54,7 +55,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit) {
   if (file.get() < 0) fail("read", path, errno);
   const auto status = regular_file(file.get(), path);
   if (static_cast<std::size_t>(status.st_size) > limit)
-    throw Error(ExitCode::bad_data, "file of " + std::to_string(status.st_size) + " bytes is larger than the " + std::to_string(limit) + " allowed here",
+    throw Error(ExitCode::bad_data,
+                "file of " + std::to_string(status.st_size) + " bytes is larger than the " + std::to_string(limit) + " allowed here",
                 path.string());
   std::string content(static_cast<std::size_t>(status.st_size), '\0');
   std::size_t done = 0;
@@ -114,7 +116,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-FileReader::FileReader(const std::filesystem::path& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+FileReader::FileReader(const std::filesystem::path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) fail("read", path, errno);
 }
 
@@ -137,8 +140,9 @@ void FileReader::read_at(std::size_t offset, void* out, std::size_t bytes) const
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read", path_, errno);
     if (got == 0)
-      throw Error(ExitCode::bad_data, "the file has become shorter while it was in use: it ends before byte " + std::to_string(offset + bytes),
-                  path_.string(), "put it back as it was, and leave it alone while it is read");
+      throw Error(ExitCode::bad_data,
+                  "the file has become shorter while it was in use: it ends before byte " + std::to_string(offset + bytes), path_.string(),
+                  "put it back as it was, and leave it alone while it is read");
     to += got;
     offset += static_cast<std::size_t>(got);
     bytes -= static_cast<std::size_t>(got);

@@ -7,7 +7,9 @@
 
 namespace baleen {
 
-std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t seed) { return XXH3_64bits_withSeed(data, bytes, seed); }
+std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
 
 struct StreamHash::State {
   XXH3_state_t* xxh = XXH3_createState();
@@ -25,7 +27,9 @@ StreamHash::~StreamHash() = default;
 StreamHash::StreamHash(StreamHash&&) noexcept = default;
 StreamHash& StreamHash::operator=(StreamHash&&) noexcept = default;
 
-void StreamHash::update(const void* data, std::size_t bytes) { XXH3_128bits_update(state_->xxh, data, bytes); }
+void StreamHash::update(const void* data, std::size_t bytes) {
+  XXH3_128bits_update(state_->xxh, data, bytes);
+}
 
 std::string StreamHash::hex() const {
   const XXH128_hash_t digest = XXH3_128bits_digest(state_->xxh);

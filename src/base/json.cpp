@@ -104,7 +104,9 @@ std::string write(const Json& value, int indent, nlohmann::detail::error_handler
 
 }  // namespace
 
-bool read_json_events(std::string_view text, nlohmann::json_sax<json>& handler) { return json::sax_parse(text.begin(), text.end(), &handler); }
+bool read_json_events(std::string_view text, nlohmann::json_sax<json>& handler) {
+  return json::sax_parse(text.begin(), text.end(), &handler);
+}
 
 json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits, const std::string& remedy) {
   const auto fail = [&](const std::string& problem) -> json { throw Error(ExitCode::bad_data, problem, where, remedy); };
@@ -118,10 +120,18 @@ json parse_json(std::string_view text, const std::string& where, const JsonLimit
   return root;
 }
 
-std::string dump_json(const json& value, int indent) { return write(value, indent, json::error_handler_t::strict); }
-std::string dump_json(const nlohmann::ordered_json& value, int indent) { return write(value, indent, json::error_handler_t::strict); }
-std::string quote_json(const std::string& text) { return write(json(text), -1, json::error_handler_t::strict); }
-std::string dump_json_lossy(const json& value, int indent) { return write(value, indent, json::error_handler_t::replace); }
+std::string dump_json(const json& value, int indent) {
+  return write(value, indent, json::error_handler_t::strict);
+}
+std::string dump_json(const nlohmann::ordered_json& value, int indent) {
+  return write(value, indent, json::error_handler_t::strict);
+}
+std::string quote_json(const std::string& text) {
+  return write(json(text), -1, json::error_handler_t::strict);
+}
+std::string dump_json_lossy(const json& value, int indent) {
+  return write(value, indent, json::error_handler_t::replace);
+}
 
 std::string printable(std::string_view text) {
   constexpr std::size_t limit = 160;

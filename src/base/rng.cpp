@@ -7,9 +7,13 @@
 
 namespace baleen {
 
-std::uint64_t derive_key(std::uint64_t seed, std::string_view name) { return hash_bytes(name.data(), name.size(), seed); }
+std::uint64_t derive_key(std::uint64_t seed, std::string_view name) {
+  return hash_bytes(name.data(), name.size(), seed);
+}
 
-std::uint64_t derive_key(std::uint64_t seed, std::uint64_t number) { return hash_bytes(&number, sizeof number, seed); }
+std::uint64_t derive_key(std::uint64_t seed, std::uint64_t number) {
+  return hash_bytes(&number, sizeof number, seed);
+}
 
 float normal_at(const Philox& philox, std::uint64_t index) {
   // One block gives two uniforms of 53 bits, hence one Box–Muller pair: elements 2i and 2i+1.

@@ -16,8 +16,8 @@ class Philox {
 
   // Four independent uniform 32-bit words for the 128-bit counter (high, low).
   constexpr std::array<std::uint32_t, 4> operator()(std::uint64_t low, std::uint64_t high = 0) const {
-    std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32),
-                                   static_cast<std::uint32_t>(high), static_cast<std::uint32_t>(high >> 32)};
+    std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
+                                   static_cast<std::uint32_t>(high >> 32)};
     std::uint32_t k0 = static_cast<std::uint32_t>(key_), k1 = static_cast<std::uint32_t>(key_ >> 32);
     for (int round = 0; round < 10; ++round) {
       const std::uint64_t p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
@@ -38,7 +38,9 @@ std::uint64_t derive_key(std::uint64_t seed, std::string_view name);
 std::uint64_t derive_key(std::uint64_t seed, std::uint64_t number);
 
 // Uniform in (0, 1], never 0 (so that its logarithm is finite).
-constexpr float uniform_open(std::uint32_t word) { return (static_cast<float>(word >> 8) + 1.0f) * 0x1p-24f; }
+constexpr float uniform_open(std::uint32_t word) {
+  return (static_cast<float>(word >> 8) + 1.0f) * 0x1p-24f;
+}
 
 // Element `index` of an infinite stream of standard normal values (Box–Muller in fp64, rounded once to fp32).
 float normal_at(const Philox& philox, std::uint64_t index);

@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view incomplete_suffix = ".incomplete", replaced_suffix = ".replaced", damaged_suffix = ".damaged", removing_prefix = ".removing_";
+constexpr std::string_view incomplete_suffix = ".incomplete", replaced_suffix = ".replaced", damaged_suffix = ".damaged",
+                           removing_prefix = ".removing_";
 
 [[noreturn]] void fail(std::string_view verb, const fs::path& path, int error) {
   throw Error(ExitCode::bad_data, fmt::format("cannot {}: {}", verb, std::strerror(error)), path.string(),

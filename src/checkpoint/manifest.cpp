@@ -135,7 +135,8 @@ Placement parse_placement(const Field& field) {
 }
 
 FileRecord parse_file(const Field& field) {
-  FileRecord file{field["name"].file_name(), static_cast<std::uint64_t>(field["bytes"].integer(INT64_MAX)), field["checksum"].checksum(), {}};
+  FileRecord file{
+      field["name"].file_name(), static_cast<std::uint64_t>(field["bytes"].integer(INT64_MAX)), field["checksum"].checksum(), {}};
   std::set<std::string> tensors;
   std::uint64_t left = file.bytes;
   for (const Field& item : field["entries"].items(SIZE_MAX)) {

@@ -157,7 +157,8 @@ void ModelWeights::read(const Placement& wanted, float* out) const {
   const Placement whole{wanted.name, StateKind::weight, wanted.shape, Box::whole(wanted.shape), 0, from.tensor->elements()};
   for_each_common_run(whole, wanted, [&](const Run& run) {
     if (type == StoredType::F32)
-      return file.read_at(begin + static_cast<std::size_t>(run.source) * width, out + run.target, static_cast<std::size_t>(run.count) * width);
+      return file.read_at(begin + static_cast<std::size_t>(run.source) * width, out + run.target,
+                          static_cast<std::size_t>(run.count) * width);
     for (std::int64_t done = 0; done < run.count; done += block) {
       const std::int64_t count = std::min(block, run.count - done);
       const std::size_t offset = begin + static_cast<std::size_t>(run.source + done) * width,

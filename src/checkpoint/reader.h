@@ -37,9 +37,9 @@ class CheckpointReader {
 
   // In what precision a parameter's state was written: of its first entry.
   DType dtype(const std::string& name, StateKind kind) const;
-  // The elements of `wanted` as fp32, out [wanted.elements()]; its shape is the one written, or, where either of the two is whole, another of
-  // as many elements. Touches only the files and entries that hold them; each entry's checksum is
-  // compared when it is first used. Throws Error(bad_data) naming the parameter (missing, of another shape, not whole) or the damaged file.
+  // The elements of `wanted` as fp32, out [wanted.elements()]; its shape is the one written, or, where either of the two is whole, another
+  // of as many elements. Touches only the files and entries that hold them; each entry's checksum is compared when it is first used. Throws
+  // Error(bad_data) naming the parameter (missing, of another shape, not whole) or the damaged file.
   void read(const Placement& wanted, float* out);
   // Elements [begin, end) of the whole tensor, whose shape must be `shape`.
   void read(const std::string& name, StateKind kind, const Shape& shape, std::int64_t begin, std::int64_t end, float* out) {

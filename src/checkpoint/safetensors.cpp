@@ -40,8 +40,8 @@ constexpr std::array<TypeFacts, 15> type_facts{{{StoredType::F64, "F64", 8},
                                                 {StoredType::F8_E4M3, "F8_E4M3", 1},
                                                 {StoredType::F8_E5M2, "F8_E5M2", 1}}};
 
-// IEEE binary16 (1 sign, 5 exponent, 10 fraction bits) without a branch: as fp32 with the exponent 112 too small, which a product puts right,
-// for subnormals too; infinity and NaN get the greatest exponent.
+// IEEE binary16 (1 sign, 5 exponent, 10 fraction bits) without a branch: as fp32 with the exponent 112 too small, which a product puts
+// right, for subnormals too; infinity and NaN get the greatest exponent.
 float half_to_float(std::uint16_t bits) {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13, sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
@@ -233,7 +233,8 @@ void SafetensorsFile::read_floats(const StoredTensor& tensor, std::int64_t first
   BALEEN_CHECK(first >= 0 && count >= 0 && first + count <= tensor.elements(), first, count, tensor.elements());
   if (count == 0) return;
   if (!is_floating(tensor.type))
-    throw Error(ExitCode::bad_data, fmt::format("tensor '{}' holds {} and floating-point values are needed", tensor.name, stored_type_name(tensor.type)),
+    throw Error(ExitCode::bad_data,
+                fmt::format("tensor '{}' holds {} and floating-point values are needed", tensor.name, stored_type_name(tensor.type)),
                 path().string());
   floats_from(tensor.type, data(tensor).data() + static_cast<std::size_t>(first) * stored_type_bytes(tensor.type), count, out);
 }

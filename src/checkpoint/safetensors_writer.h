@@ -50,7 +50,7 @@ class SafetensorsWriter {
   Care care_;
   StreamHash hash_;
   std::vector<Tensor> tensors_;
-  std::size_t next_ = 0;         // the tensor that is to come, or of which
+  std::size_t next_ = 0;          // the tensor that is to come, or of which
   std::size_t part_written_ = 0;  // these bytes are written
 };
 

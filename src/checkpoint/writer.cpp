@@ -94,8 +94,8 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step, std::uint64_t 
   return incomplete;
 }
 
-std::vector<FileRecord> write_rank_files(const fs::path& incomplete, int rank, int world, std::int64_t step,
-                                         std::span<const Piece> pieces, const std::stop_token& stop) {
+std::vector<FileRecord> write_rank_files(const fs::path& incomplete, int rank, int world, std::int64_t step, std::span<const Piece> pieces,
+                                         const std::stop_token& stop) {
   BALEEN_CHECK(rank >= 0 && rank < world, rank, world);
   std::vector<const Piece*> weights, moments;
   std::uint64_t bytes = 0;

@@ -16,7 +16,8 @@ void add_config(CLI::App& command, std::string& config, std::vector<std::string>
 }
 
 void add_ranks(CLI::App& command, int& ranks) {
-  command.add_option("--ranks", ranks, "Ranks to start on this machine (default: the product of the degrees)")->check(CLI::Range(1, 1 << 16));
+  command.add_option("--ranks", ranks, "Ranks to start on this machine (default: the product of the degrees)")
+      ->check(CLI::Range(1, 1 << 16));
 }
 
 // CLI::Range takes what is not a number.
@@ -25,7 +26,8 @@ CLI::Validator between(double least, double most) {
       [=](std::string& text) {
         double value = 0;
         const bool right = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
-        return right ? std::string() : "Value " + text + " not in range [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]";
+        return right ? std::string()
+                     : "Value " + text + " not in range [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]";
       },
       "FLOAT in [" + CLI::detail::to_string(least) + " - " + CLI::detail::to_string(most) + "]");
 }
@@ -53,9 +55,10 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App app{"baleen trains large language models on many GPUs, or on the cores of this machine", "baleen"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "baleen 0.1.0");
-  app.footer("Exit codes: 0 done, 1 a check failed, 2 bad command or config, 3 bad or missing data or checkpoint, 4 a rank or link failed,\n"
-             "5 the numbers went bad, 6 out of memory, 75 stopped by a signal with a checkpoint saved (run again to go on),\n"
-             "128 + n killed by signal n without saving.");
+  app.footer(
+      "Exit codes: 0 done, 1 a check failed, 2 bad command or config, 3 bad or missing data or checkpoint, 4 a rank or link failed,\n"
+      "5 the numbers went bad, 6 out of memory, 75 stopped by a signal with a checkpoint saved (run again to go on),\n"
+      "128 + n killed by signal n without saving.");
   ParsedCommandLine parsed;
   Arguments& chosen = parsed.arguments;
 
@@ -63,8 +66,10 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* train_app = app.add_subcommand("train", "Train a model");
   add_config(*train_app, train.config, train.overrides);
   add_ranks(*train_app, train.ranks);
-  train_app->add_option("--trace", train.trace, "Write the second step of this process as a Chrome/Perfetto trace, a row a rank and stream");
-  train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")->capture_default_str();
+  train_app->add_option("--trace", train.trace,
+                        "Write the second step of this process as a Chrome/Perfetto trace, a row a rank and stream");
+  train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")
+      ->capture_default_str();
   train_app->add_option("--out", train.out, "Run directory (default: runs/NAME-OF-CONFIG)");
   choose(train_app, chosen, train);
 
@@ -72,7 +77,9 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* verify_app = app.add_subcommand("verify", "Prove that layouts compute what one rank computes");
   add_config(*verify_app, verify.config, verify.overrides);
   add_ranks(*verify_app, verify.ranks);
-  auto* layouts = verify_app->add_option("--layouts", verify.layouts, "Layouts such as \"dp=2,zero=3;tp=2;pp=2,schedule=zero-bubble\"; keys: dp replicate zero tp cp pp schedule virtual");
+  auto* layouts = verify_app->add_option(
+      "--layouts", verify.layouts,
+      "Layouts such as \"dp=2,zero=3;tp=2;pp=2,schedule=zero-bubble\"; keys: dp replicate zero tp cp pp schedule virtual");
   verify_app->add_flag("--all", verify.all, "Every layout of --ranks ranks")->excludes(layouts);
   verify_app->add_flag("--json", verify.json, "One JSON object on standard output");
   choose(verify_app, chosen, verify);
@@ -83,25 +90,36 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* bench_train_app = bench_app->add_subcommand("train", "Training steps on random weights and tokens; needs no files");
   add_config(*bench_train_app, bench.config, bench.overrides);
   add_ranks(*bench_train_app, bench.ranks);
-  bench_train_app->add_option("--steps", bench.steps, "Timed steps, after one that is not")->check(CLI::Range(1, 1000000))->capture_default_str();
+  bench_train_app->add_option("--steps", bench.steps, "Timed steps, after one that is not")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   bench_train_app->add_flag("--json", bench.json, "One JSON object on standard output");
   choose(bench_train_app, chosen, bench);
 
   BenchCommArguments bench_comm;
   CLI::App* bench_comm_app = bench_app->add_subcommand("comm", "A collective over a range of sizes, as nccl-tests measures it");
   add_ranks(*bench_comm_app, bench_comm.ranks);
-  bench_comm_app->add_option("--op", bench_comm.op, "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")->required();
-  bench_comm_app->add_option("--backend", bench_comm.backend, "shm, the built-in one; mpi (under mpirun); tcp (under torchrun); nccl (one GPU a rank)")->capture_default_str();
+  bench_comm_app->add_option("--op", bench_comm.op, "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")
+      ->required();
+  bench_comm_app
+      ->add_option("--backend", bench_comm.backend,
+                   "shm, the built-in one; mpi (under mpirun); tcp (under torchrun); nccl (one GPU a rank)")
+      ->capture_default_str();
   bench_comm_app->add_flag("--in-place", bench_comm.in_place, "Results take the place of what is sent");
   bench_comm_app->add_flag("--no-peer-copies", bench_comm.no_peer_copies, "GPUs: everything by the library, nothing by copy engines");
-  bench_comm_app->add_option("--sizes", bench_comm.sizes, "FIRST:LAST by doubling, or one size; bytes, with K, M or G")->capture_default_str();
+  bench_comm_app->add_option("--sizes", bench_comm.sizes, "FIRST:LAST by doubling, or one size; bytes, with K, M or G")
+      ->capture_default_str();
   bench_comm_app->add_flag("--json", bench_comm.json, "One JSON object on standard output");
   choose(bench_comm_app, chosen, bench_comm);
 
   TokenizeArguments tokenize;
   CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text or .jsonl, or either as .gz or .zst, into token files");
   tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; either as .gz or .zst")->required();
-  tokenize_app->add_option("--tokenizer", tokenize.tokenizer, "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")->required();
+  tokenize_app
+      ->add_option(
+          "--tokenizer", tokenize.tokenizer,
+          "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")
+      ->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
   tokenize_app->add_option("--threads", tokenize.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
@@ -111,9 +129,15 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* generate_app = app.add_subcommand("generate", "Continue a text");
   generate_app->add_option("DIR", generate.folder, "A run, a checkpoint or a model's folder")->required();
   generate_app->add_option("--prompt", generate.prompt, "Text to continue")->required();
-  generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
-  generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")->check(between(0.0, 1e6))->capture_default_str();
-  generate_app->add_option("--top-k", generate.top_k, "Draw from this many most likely tokens; 0: all")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))->capture_default_str();
+  generate_app->add_option("--tokens", generate.tokens, "Tokens to generate")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  generate_app->add_option("--temperature", generate.temperature, "0: always the most likely token")
+      ->check(between(0.0, 1e6))
+      ->capture_default_str();
+  generate_app->add_option("--top-k", generate.top_k, "Draw from this many most likely tokens; 0: all")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
+      ->capture_default_str();
   generate_app->add_option("--top-p", generate.top_p, "Draw from the fewest most likely tokens that together have this probability")
       ->check(between(1e-6, 1.0))
       ->capture_default_str();
@@ -122,7 +146,8 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   choose(generate_app, chosen, generate);
 
   ImportArguments import_arguments;
-  CLI::App* import_app = app.add_subcommand("import", "Take a model over: a Hugging Face folder in baleen's form of it, a model of llama2.c as a run at step 0");
+  CLI::App* import_app = app.add_subcommand(
+      "import", "Take a model over: a Hugging Face folder in baleen's form of it, a model of llama2.c as a run at step 0");
   import_app->add_option("SRC", import_arguments.source, "A Hugging Face folder, or a model.bin of llama2.c")->required();
   import_app->add_option("--out", import_arguments.out, "The folder to make: the model's, or for llama2.c a run directory")->required();
   import_app->add_option("--tokenizer", import_arguments.tokenizer, "In place of the folder's own: what `tokenize` takes");
@@ -132,13 +157,16 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* export_app = app.add_subcommand("export", "Write a model as a Hugging Face folder, which transformers reads");
   export_app->add_option("DIR", export_arguments.folder, "A run, a checkpoint or a model's folder")->required();
   export_app->add_option("--out", export_arguments.out, "The folder to make")->required();
-  export_app->add_option("--dtype", export_arguments.dtype, "Of the weights: auto (as in the model that it began with, otherwise fp32), bf16 or fp32")
+  export_app
+      ->add_option("--dtype", export_arguments.dtype,
+                   "Of the weights: auto (as in the model that it began with, otherwise fp32), bf16 or fp32")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
       ->capture_default_str();
   choose(export_app, chosen, export_arguments);
 
   EvalArguments eval;
-  CLI::App* eval_app = app.add_subcommand("eval", "Loss, perplexity and bits per byte on token files, or accuracy on a multiple-choice file of llm.c");
+  CLI::App* eval_app =
+      app.add_subcommand("eval", "Loss, perplexity and bits per byte on token files, or accuracy on a multiple-choice file of llm.c");
   eval_app->add_option("DIR", eval.folder, "A run, a checkpoint or a model's folder")->required();
   eval_app->add_option("--data", eval.data, "Token file or pattern, or a multiple-choice file such as HellaSwag's")->required();
   add_ranks(*eval_app, eval.ranks);
@@ -165,10 +193,12 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   CLI::App* check_app = checkpoint_app->add_subcommand("verify", "Whether every byte is right");
   check_app->add_option("RUN", check.run, "Run directory")->required();
   choose(check_app, chosen, check);
-  CLI::App* reshard_app = checkpoint_app->add_subcommand("reshard", "Rewrite a checkpoint in the shards of another number of ranks (training does so on the fly)");
+  CLI::App* reshard_app = checkpoint_app->add_subcommand(
+      "reshard", "Rewrite a checkpoint in the shards of another number of ranks (training does so on the fly)");
   reshard_app->add_option("RUN", reshard.run, "Run directory")->required();
   reshard_app->add_option("--ranks", reshard.ranks, "Ranks that states are sharded over")->required()->check(CLI::Range(1, 1 << 16));
-  reshard_app->add_option("--step", reshard.step, "The checkpoint's step (default: the latest)")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  reshard_app->add_option("--step", reshard.step, "The checkpoint's step (default: the latest)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   choose(reshard_app, chosen, reshard);
 
   DoctorArguments doctor;

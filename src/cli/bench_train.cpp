@@ -28,30 +28,30 @@ nlohmann::ordered_json json_of(const std::optional<PipelineTiming>& pipeline) {
 
 void print_json(const BenchResult& r) {
   const nlohmann::ordered_json object{{"tokens_per_s", r.tokens_per_s},
-                                            {"step_ms", r.step_ms},
-                                            {"model_tflops", r.model_tflops},
-                                            {"mfu", r.mfu},
-                                            {"memory_peak_bytes", r.memory_peak_bytes},
-                                            {"memory_planned_bytes", r.memory_planned_bytes},
-                                            {"allocations", r.allocations},
-                                            {"comm_exposed_ms", r.comm_exposed_ms},
-                                            {"host_ms", r.host_ms},
-                                            {"host_waits", r.host_waits},
-                                            {"graph", r.graph},
-                                            {"graph_nodes", r.graph_nodes},
-                                            {"why_no_graph", r.why_no_graph},
-                                            {"pipeline", json_of(r.pipeline)},
-                                            {"device", r.device}};
+                                      {"step_ms", r.step_ms},
+                                      {"model_tflops", r.model_tflops},
+                                      {"mfu", r.mfu},
+                                      {"memory_peak_bytes", r.memory_peak_bytes},
+                                      {"memory_planned_bytes", r.memory_planned_bytes},
+                                      {"allocations", r.allocations},
+                                      {"comm_exposed_ms", r.comm_exposed_ms},
+                                      {"host_ms", r.host_ms},
+                                      {"host_waits", r.host_waits},
+                                      {"graph", r.graph},
+                                      {"graph_nodes", r.graph_nodes},
+                                      {"why_no_graph", r.why_no_graph},
+                                      {"pipeline", json_of(r.pipeline)},
+                                      {"device", r.device}};
   fmt::print("{}\n", dump_json(object));
 }
 
 void print_table(const BenchResult& r) {
-  fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s, r.model_tflops,
-             r.comm_exposed_ms, r.device);
+  fmt::print("{:.0f} tokens/s, {:.4f} model TFLOP/s a rank, {:.2f} ms of communication exposed a step, on {}\n", r.tokens_per_s,
+             r.model_tflops, r.comm_exposed_ms, r.device);
   if (std::isfinite(r.mfu)) fmt::print("MFU {:.1f} %\n", 100 * r.mfu);
   if (r.pipeline)
-    fmt::print("bubble {:.4f} of {:.2f} ms; simulated with the measured times of its passes: {:.4f} of {:.2f} ms\n", r.pipeline->bubble_fraction,
-               r.pipeline->span_ms, r.pipeline->simulated_bubble_fraction, r.pipeline->simulated_span_ms);
+    fmt::print("bubble {:.4f} of {:.2f} ms; simulated with the measured times of its passes: {:.4f} of {:.2f} ms\n",
+               r.pipeline->bubble_fraction, r.pipeline->span_ms, r.pipeline->simulated_bubble_fraction, r.pipeline->simulated_span_ms);
   fmt::print("the host took {:.2f} ms of a step and waited {} times for a GPU inside the steps\n", r.host_ms, r.host_waits);
   if (r.graph)
     fmt::print("each step was one graph of {} nodes\n", r.graph_nodes);
@@ -69,8 +69,12 @@ int run(const BenchTrainArguments& arguments, const std::vector<std::string>& co
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
   config.training.steps = 0;  // no data are needed
   resolve_run(config, ranks);
-  RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/false, config.comm.backend,
-                              config.training.device == "gpu"};
+  RankedCommand command{ranks,
+                        static_cast<int>(config.training.threads),
+                        config.comm.timeout_s,
+                        /*graceful_stop=*/false,
+                        config.comm.backend,
+                        config.training.device == "gpu"};
   command.peer_copies = config.comm.peer_copies;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const BenchResult result = bench_training(config, world, arguments.steps);

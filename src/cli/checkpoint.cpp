@@ -23,7 +23,8 @@ int list(const std::string& run) {
       const checkpoint::CheckpointReader reader(entry.directory);
       std::uint64_t bytes = 0;
       for (const auto& file : reader.manifest().files) bytes += file.bytes;
-      fmt::print("step {:>8}  {:>14} bytes  written by {} ranks  {}\n", entry.step, bytes, reader.manifest().world, entry.directory.string());
+      fmt::print("step {:>8}  {:>14} bytes  written by {} ranks  {}\n", entry.step, bytes, reader.manifest().world,
+                 entry.directory.string());
     } catch (const Error& error) {
       fmt::print("step {:>8}  BROKEN: {}  {}\n", entry.step, error.what_is_wrong(), error.where());
       ++broken;
@@ -55,7 +56,8 @@ int run(const CheckpointArguments& arguments) {
     case CheckpointArguments::Action::list: return list(arguments.run);
     case CheckpointArguments::Action::verify: return verify(arguments.run);
     case CheckpointArguments::Action::reshard:
-      fmt::print("step {} now has the shards of {} ranks\n", reshard_checkpoint(arguments.run, arguments.step, arguments.ranks), arguments.ranks);
+      fmt::print("step {} now has the shards of {} ranks\n", reshard_checkpoint(arguments.run, arguments.step, arguments.ranks),
+                 arguments.ranks);
       return 0;
   }
   return 0;

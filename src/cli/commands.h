@@ -73,7 +73,8 @@ struct DoctorArguments {
 };
 
 using Arguments = std::variant<std::monostate, TrainArguments, VerifyArguments, BenchTrainArguments, BenchCommArguments, TokenizeArguments,
-                               GenerateArguments, ImportArguments, ExportArguments, EvalArguments, InspectArguments, CheckpointArguments, DoctorArguments>;
+                               GenerateArguments, ImportArguments, ExportArguments, EvalArguments, InspectArguments, CheckpointArguments,
+                               DoctorArguments>;
 
 struct ParsedCommandLine {
   Arguments arguments;

@@ -88,7 +88,7 @@ int run(const DoctorArguments& arguments) {
   const Binding binding = plan_binding(binding_request(ranks, local_ranks, 0, !gpus.names.empty()));
   std::vector<std::string> cores;
   for (const CoreList& list : binding.cores) cores.push_back(core_text(list));
-  struct sysinfo memory {};
+  struct sysinfo memory{};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
                          {"cores", available_cores()},
@@ -106,24 +106,30 @@ int run(const DoctorArguments& arguments) {
                          {"backends", backends},
                          {"copy_gbs", copy_bandwidth()},
                          {"all_reduce_busbw_gbs", all_reduce_bandwidth()}};
-  for (const ParallelLayout& layout : layouts) report["layouts"].push_back({{"layout", layout.text()}, {"ranks", layout.ranks()}, {"grid", rank_grid(mesh_of(layout))}});
+  for (const ParallelLayout& layout : layouts)
+    report["layouts"].push_back({{"layout", layout.text()}, {"ranks", layout.ranks()}, {"grid", rank_grid(mesh_of(layout))}});
   if (arguments.json) {
     fmt::print("{}\n", dump_json(report));
     return 0;
   }
-  fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(), report["instructions"].get<std::string>());
+  fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(),
+             report["instructions"].get<std::string>());
   fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
   if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
   for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
-  fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size, ranks.local_rank, ranks.local_size);
-  fmt::print("cores         of {} ranks here: {}\n", local_ranks, cores.empty() ? binding.reason : fmt::format("{} ({})", fmt::join(cores, " | "), binding.reason));
+  fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size,
+             ranks.local_rank, ranks.local_size);
+  fmt::print("cores         of {} ranks here: {}\n", local_ranks,
+             cores.empty() ? binding.reason : fmt::format("{} ({})", fmt::join(cores, " | "), binding.reason));
   fmt::print("libraries     oneDNN {}\n", report["libraries"]["oneDNN"].get<std::string>());
-  fmt::print("MPI           {}\n", mpi_library().empty() ? "none: this build was made without libopenmpi-dev or libmpich-dev" : mpi_library() + " (ranks started by its mpirun)");
+  fmt::print("MPI           {}\n", mpi_library().empty() ? "none: this build was made without libopenmpi-dev or libmpich-dev"
+                                                         : mpi_library() + " (ranks started by its mpirun)");
   fmt::print("NCCL          {}\n", nccl.empty() ? "none: " + no_nccl : nccl);
   fmt::print("backends      {}\n", fmt::join(backends, ", "));
   fmt::print("copy          {:.1f} GB/s read + written, 1 thread\n", report["copy_gbs"].get<double>());
   fmt::print("all-reduce    {:.2f} GB/s bus bandwidth, 16 MB, 2 ranks, shm\n", report["all_reduce_busbw_gbs"].get<double>());
-  for (const ParallelLayout& layout : layouts) fmt::print("layout        {}: {} {}\n", layout.text(), layout.ranks(), rank_grid(mesh_of(layout)));
+  for (const ParallelLayout& layout : layouts)
+    fmt::print("layout        {}: {} {}\n", layout.text(), layout.ranks(), rank_grid(mesh_of(layout)));
   return 0;
 }
 

@@ -40,16 +40,19 @@ Work find_work(const EvalArguments& arguments, const ModelConfig& model, const P
     work.examples = read_multiple_choice(work.paths[0], model.vocab_size);
     work.length = longest_choice(work.examples);
     const std::int64_t multiple = 2 * layout.cp * layout.tp;  // what is behind a choice is ignored
-    if (work.length <= model.max_position_embeddings) work.length = std::min((work.length + multiple - 1) / multiple * multiple, model.max_position_embeddings);
+    if (work.length <= model.max_position_embeddings)
+      work.length = std::min((work.length + multiple - 1) / multiple * multiple, model.max_position_embeddings);
     if (work.length > model.max_position_embeddings)
-      throw Error(ExitCode::bad_data, fmt::format("an example has {} tokens, and the model takes {}", work.length + 1, model.max_position_embeddings), arguments.data,
-                  "use a model with more positions");
+      throw Error(ExitCode::bad_data,
+                  fmt::format("an example has {} tokens, and the model takes {}", work.length + 1, model.max_position_embeddings),
+                  arguments.data, "use a model with more positions");
     return work;
   }
   std::uint64_t longest = 0;
   for (const auto& path : work.paths) longest = std::max(longest, work.files.emplace_back(path).size());
   // The window is the model's, up to 1,024 tokens, and shorter where the data are.
-  work.length = std::clamp<std::int64_t>(static_cast<std::int64_t>(longest) - 1, 1, std::min<std::int64_t>(1024, model.max_position_embeddings));
+  work.length =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(longest) - 1, 1, std::min<std::int64_t>(1024, model.max_position_embeddings));
   work.micro_batch = std::max<std::int64_t>(1, 2048 / work.length);
   return work;
 }
@@ -59,7 +62,8 @@ ParallelLayout choose_layout(const EvalArguments& arguments, int ranks) {
   const std::vector<ParallelLayout> layouts = parse_layouts(arguments.layout);
   if (layouts.size() != 1) throw Error(ExitCode::bad_config, "eval takes one layout", "--layout", "for example --layout \"dp=2,zero=3\"");
   if (layouts[0].ranks() != ranks)
-    throw Error(ExitCode::bad_config, fmt::format("layout {} needs {} ranks, and there are {}", layouts[0].text(), layouts[0].ranks(), ranks), "--layout",
+    throw Error(ExitCode::bad_config,
+                fmt::format("layout {} needs {} ranks, and there are {}", layouts[0].text(), layouts[0].ranks(), ranks), "--layout",
                 "leave out --ranks, or give as many");
   return layouts[0];
 }
@@ -67,16 +71,20 @@ ParallelLayout choose_layout(const EvalArguments& arguments, int ranks) {
 void print_choices(const ChoiceResult& result, bool as_json) {
   const auto share = [&](std::int64_t right) { return static_cast<double>(right) / static_cast<double>(result.examples); };
   if (as_json)
-    fmt::print("{}\n", dump_json(nlohmann::json{{"accuracy", share(result.right)}, {"accuracy_unnormalized", share(result.right_unnormalized)}, {"examples", result.examples}}));
+    fmt::print("{}\n", dump_json(nlohmann::json{{"accuracy", share(result.right)},
+                                                {"accuracy_unnormalized", share(result.right_unnormalized)},
+                                                {"examples", result.examples}}));
   else
-    fmt::print("accuracy {:.4f} by the mean loss of a choice's tokens, {:.4f} by their sum  ({} examples)\n", share(result.right), share(result.right_unnormalized),
-               result.examples);
+    fmt::print("accuracy {:.4f} by the mean loss of a choice's tokens, {:.4f} by their sum  ({} examples)\n", share(result.right),
+               share(result.right_unnormalized), result.examples);
 }
 
 void print_loss(const EvaluationResult& result, const Work& work, bool as_json) {
   const double bits = result.loss / std::numbers::ln2 / bytes_per_token(work.files);
   if (as_json) {
-    fmt::print("{}\n", dump_json(nlohmann::json{{"loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits}, {"tokens", result.tokens}}));
+    fmt::print("{}\n",
+               dump_json(nlohmann::json{
+                   {"loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits}, {"tokens", result.tokens}}));
     return;
   }
   fmt::print("loss {:.6f}  perplexity {:.4f}  ", result.loss, std::exp(result.loss));
@@ -94,7 +102,8 @@ int run(const EvalArguments& arguments, const std::vector<std::string>& command_
   ModelFolder folder(arguments.folder);
   const Work work = find_work(arguments, folder.config(), layout);
   if (const std::string reason = layout_refusal(layout, folder.config(), work.length); !reason.empty())
-    throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layout", fmt::format("the nearest layout that runs is dp={}", ranks));
+    throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layout",
+                fmt::format("the nearest layout that runs is dp={}", ranks));
   return run_on_ranks(environment, {ranks, arguments.threads}, command_line, [&](World& world) {
     const ParallelAxes axes(world, layout, folder.config());
     EngineOptions options{folder.config(), work.micro_batch, work.length, 0, StorageKind::inference, ReduceOp::sum};

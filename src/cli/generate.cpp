@@ -22,12 +22,16 @@ int run(const GenerateArguments& arguments) {
   tokenizer.encode(arguments.prompt, prompt);
   const std::int64_t positions = folder.config().max_position_embeddings;
   if (static_cast<std::int64_t>(prompt.size()) > positions)
-    throw Error(ExitCode::bad_config, fmt::format("the prompt has {} tokens, the model takes {}", prompt.size(), positions), "--prompt", "use a shorter prompt");
+    throw Error(ExitCode::bad_config, fmt::format("the prompt has {} tokens, the model takes {}", prompt.size(), positions), "--prompt",
+                "use a shorter prompt");
 
   const std::int64_t capacity = std::min(positions, static_cast<std::int64_t>(prompt.size()) + arguments.tokens);
   Generator generator(folder.config(), capacity, arguments.threads);
   folder.load_weights(generator.units());
-  SamplingOptions options{arguments.tokens, {arguments.temperature, arguments.top_k, arguments.top_p}, arguments.seed, end_tokens(folder.config()),
+  SamplingOptions options{arguments.tokens,
+                          {arguments.temperature, arguments.top_k, arguments.top_p},
+                          arguments.seed,
+                          end_tokens(folder.config()),
                           tokenizer.vocabulary_size()};
   options.end_tokens.push_back(tokenizer.end_of_document());
   const auto show = [](const std::string& text) {

@@ -22,14 +22,18 @@ using nlohmann::json;
 json describe_tokens(const std::filesystem::path& path) {
   const TokenFile file(path);
   const TokenFileSummary summary = summarise(file);
-  return {{"kind", "tokens"},          {"path", path.string()},
-          {"format", token_format_name(summary.format)}, {"tokens", summary.tokens},
-          {"bytes_per_token", summary.bytes_per_token},  {"max_id", summary.max_id}};
+  return {{"kind", "tokens"},
+          {"path", path.string()},
+          {"format", token_format_name(summary.format)},
+          {"tokens", summary.tokens},
+          {"bytes_per_token", summary.bytes_per_token},
+          {"max_id", summary.max_id}};
 }
 
 json describe(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) return checkpoint::describe_checkpoint(path);
-  if (path.filename() == checkpoint::manifest_file_name) return checkpoint::describe_checkpoint(path.parent_path().empty() ? "." : path.parent_path());
+  if (path.filename() == checkpoint::manifest_file_name)
+    return checkpoint::describe_checkpoint(path.parent_path().empty() ? "." : path.parent_path());
   if (path.extension() == ".bin") return describe_tokens(path);
   return checkpoint::describe_safetensors(path);
 }
@@ -49,9 +53,12 @@ void print(const json& content) {
     for (const json& tensor : content["tensors"])
       fmt::print("  {:<6} {:<20} {}\n", tensor["dtype"].get<std::string>(), shape_text(tensor["shape"]), tensor["name"].get<std::string>());
   if (content.contains("files"))
-    for (const json& file : content["files"]) fmt::print("  {:>14} bytes  {}  {}\n", file["bytes"].get<std::uint64_t>(), file["checksum"].get<std::string>(), file["name"].get<std::string>());
+    for (const json& file : content["files"])
+      fmt::print("  {:>14} bytes  {}  {}\n", file["bytes"].get<std::uint64_t>(), file["checksum"].get<std::string>(),
+                 file["name"].get<std::string>());
   if (content.contains("parameters"))
-    for (const json& parameter : content["parameters"]) fmt::print("  {:<20} {}\n", shape_text(parameter["shape"]), parameter["name"].get<std::string>());
+    for (const json& parameter : content["parameters"])
+      fmt::print("  {:<20} {}\n", shape_text(parameter["shape"]), parameter["name"].get<std::string>());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct RankedCommand {
   int ranks = 1;
   int threads = 0;  // OpenMP threads a rank; 0: cores / ranks
   double timeout_s = 60;
-  bool graceful_stop = false;  // the body honours a stop signal
+  bool graceful_stop = false;    // the body honours a stop signal
   std::string backend = "auto";  // of [comm]
   bool gpu = false;              // the body computes on a GPU, rank r on number r modulo the GPUs
   // The body reports its progress: who makes none for timeout_s hangs. Restarts are as in LaunchOptions.
@@ -33,8 +33,8 @@ int rank_count(const RankEnvironment& environment, int given, int fallback);
 // What the ranks of this machine keep to: launch/binding.h for such a command.
 BindingRequest binding_request(const RankEnvironment& environment, int local_ranks, int threads, bool gpu);
 
-// In a rank, or for a job of one rank: keeps to its cores, connects the world and runs `body`. Otherwise starts the ranks with `command_line` and watches over
-// them. Returns the exit code.
+// In a rank, or for a job of one rank: keeps to its cores, connects the world and runs `body`. Otherwise starts the ranks with
+// `command_line` and watches over them. Returns the exit code.
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body);
 

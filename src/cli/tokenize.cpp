@@ -14,8 +14,8 @@ namespace {
 void show_progress(std::uint64_t done, std::uint64_t total) {
   constexpr std::uint64_t width = 24;
   const std::uint64_t filled = total == 0 ? width : width * done / total;
-  fmt::print(stderr, "\r[{}{}] {:.1f} of {:.1f} MB", std::string(filled, '#'), std::string(width - filled, '.'), static_cast<double>(done) / 1e6,
-             static_cast<double>(total) / 1e6);
+  fmt::print(stderr, "\r[{}{}] {:.1f} of {:.1f} MB", std::string(filled, '#'), std::string(width - filled, '.'),
+             static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6);
   if (done == total) std::fputc('\n', stderr);
   std::fflush(stderr);
 }

@@ -19,13 +19,18 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   resume.job = environment.job;
   resume.restarts = environment.restarts;
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
-  const std::filesystem::path run_directory =
-      arguments.out.empty() ? std::filesystem::path("runs") / std::filesystem::path(arguments.config).stem() : std::filesystem::path(arguments.out);
+  const std::filesystem::path run_directory = arguments.out.empty()
+                                                  ? std::filesystem::path("runs") / std::filesystem::path(arguments.config).stem()
+                                                  : std::filesystem::path(arguments.out);
   // Before any rank starts: what is wrong with the config or the data is said once.
   RunData data = resolve_run(config, ranks);
 
-  RankedCommand command{ranks, static_cast<int>(config.training.threads), config.comm.timeout_s, /*graceful_stop=*/true, config.comm.backend,
-                              config.training.device == "gpu"};
+  RankedCommand command{ranks,
+                        static_cast<int>(config.training.threads),
+                        config.comm.timeout_s,
+                        /*graceful_stop=*/true,
+                        config.comm.backend,
+                        config.training.device == "gpu"};
   command.reports_progress = true;
   command.peer_copies = config.comm.peer_copies;
   command.max_restarts = static_cast<int>(std::min<std::int64_t>(config.fault.max_restarts, 1 << 30));
@@ -35,8 +40,9 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   };
   const StopSignal stop;  // before the threads of the communicators
   return run_on_ranks(environment, command, command_line, [&](World& world) {
-    Trainer trainer(std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace,
-                    ProgressReporter(environment));
+    Trainer trainer(
+        std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace,
+        ProgressReporter(environment));
     return static_cast<int>(trainer.run());
   });
 }

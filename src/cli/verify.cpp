@@ -42,13 +42,17 @@ void print_table(const VerifyReport& report, const std::vector<Refused>& refused
   fmt::print("reference (1 rank): loss {:.6f}, gradient norm {:.6f}\n", report.reference_loss, report.reference_grad_norm);
   fmt::print("{:<28} {:>10} {:>10} {:>10} {:>10}      {}\n", "layout", "loss", "norm", "worst", "bound", "worst parameter");
   for (const LayoutResult& r : report.layouts)
-    fmt::print("{:<28} {:>10.2e} {:>10.2e} {:>10.2e} {:>10.2e} {:>4} {}\n", r.layout.text(), r.loss_error, r.grad_norm_error, r.worst_error, r.bound,
-               r.ok ? "ok" : "BAD", r.ok || r.first_bad_parameter.empty() ? r.worst_parameter : fmt::format("{} (first outside its bound: {})", r.worst_parameter, r.first_bad_parameter));
+    fmt::print("{:<28} {:>10.2e} {:>10.2e} {:>10.2e} {:>10.2e} {:>4} {}\n", r.layout.text(), r.loss_error, r.grad_norm_error, r.worst_error,
+               r.bound, r.ok ? "ok" : "BAD",
+               r.ok || r.first_bad_parameter.empty()
+                   ? r.worst_parameter
+                   : fmt::format("{} (first outside its bound: {})", r.worst_parameter, r.first_bad_parameter));
   for (const Refused& r : refused) fmt::print("{:<28} refused: {}\n", r.layout.text(), r.reason);
 }
 
 // What can run; a refused layout is listed under --all and an error by name.
-std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks, std::vector<Refused>& refused) {
+std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks,
+                                           std::vector<Refused>& refused) {
   std::vector<ParallelLayout> runnable;
   for (const ParallelLayout& layout : arguments.all ? all_layouts(ranks) : parse_layouts(arguments.layouts)) {
     std::string reason = layout_refusal(layout, config.model, config.training.sequence_length);
@@ -59,7 +63,9 @@ std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, con
       refused.push_back({layout, reason});
     } else {
       throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layouts",
-                  layout.ranks() > ranks ? fmt::format("start it with --ranks {}", layout.ranks()) : "the nearest layouts that run: " + nearest_layouts(layout, config.model, config.training.sequence_length));
+                  layout.ranks() > ranks
+                      ? fmt::format("start it with --ranks {}", layout.ranks())
+                      : "the nearest layouts that run: " + nearest_layouts(layout, config.model, config.training.sequence_length));
     }
   }
   return runnable;
@@ -76,7 +82,8 @@ int fallback_ranks(const VerifyArguments& arguments) {
 
 int run(const VerifyArguments& arguments, const std::vector<std::string>& command_line) {
   if (!arguments.all && arguments.layouts.empty())
-    throw Error(ExitCode::bad_config, "neither --layouts nor --all was given", "baleen verify", "for example: baleen verify CONFIG --layouts \"dp=2\"");
+    throw Error(ExitCode::bad_config, "neither --layouts nor --all was given", "baleen verify",
+                "for example: baleen verify CONFIG --layouts \"dp=2\"");
   const RankEnvironment environment = detect_ranks();
   if (arguments.all && arguments.ranks == 0 && environment.source == RankSource::single)
     throw Error(ExitCode::bad_config, "--all needs to know how many ranks", "--ranks", "for example: baleen verify CONFIG --all --ranks 4");
@@ -91,8 +98,12 @@ int run(const VerifyArguments& arguments, const std::vector<std::string>& comman
 
   // Ranks wait for the reference, which takes as long as it takes.
   constexpr double patience_s = 3600;
-  RankedCommand command{ranks, static_cast<int>(config.training.threads), std::max(config.comm.timeout_s, patience_s), /*graceful_stop=*/false, config.comm.backend,
-                              config.training.device == "gpu"};
+  RankedCommand command{ranks,
+                        static_cast<int>(config.training.threads),
+                        std::max(config.comm.timeout_s, patience_s),
+                        /*graceful_stop=*/false,
+                        config.comm.backend,
+                        config.training.device == "gpu"};
   command.peer_copies = config.comm.peer_copies;
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     const VerifyReport report = verify_layouts(config, world, layouts);

@@ -137,7 +137,8 @@ class Case {
     // In training it would lie within memory of many megabytes, and so in huge pages.
     constexpr std::size_t least = std::size_t{2} << 20;
     if (device != nullptr) {
-      const Buffer& buffer = device_memory_.emplace_back(device->allocate_shared("bench: buffer", std::max(least, elements * sizeof(float))));
+      const Buffer& buffer =
+          device_memory_.emplace_back(device->allocate_shared("bench: buffer", std::max(least, elements * sizeof(float))));
       announced_.push_back(axis_.announce(buffer.data(), buffer.bytes(), MemoryUse::reduced));
       return buffer.as<float>();
     }

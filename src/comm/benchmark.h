@@ -1,5 +1,5 @@
-// Times one collective over a range of message sizes, by nccl-tests' definitions (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md),
-// and counts wrong elements against inputs whose results are known exactly.
+// Times one collective over a range of message sizes, by nccl-tests' definitions (https://github.com/NVIDIA/nccl-tests,
+// doc/PERFORMANCE.md), and counts wrong elements against inputs whose results are known exactly.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +24,12 @@ Collective parse_collective(std::string_view name);
 std::vector<std::size_t> parse_size_range(std::string_view text);
 
 struct BenchmarkRow {
-  std::size_t bytes = 0;   // of the larger of the two buffers: the message, for all_gather the result, for reduce_scatter the input
-  double time_us = 0;      // of one operation, on the slowest rank
-  double algbw_gbs = 0;    // bytes / time, 10⁹ bytes a second
-  double busbw_gbs = 0;    // algbw × bus_factor: comparable with the speed of a link, whatever the number of ranks
-  std::uint64_t wrong = 0; // elements, over all ranks
-  double memory_gbs = 0;   // touched_bytes() / time
+  std::size_t bytes = 0;    // of the larger of the two buffers: the message, for all_gather the result, for reduce_scatter the input
+  double time_us = 0;       // of one operation, on the slowest rank
+  double algbw_gbs = 0;     // bytes / time, 10⁹ bytes a second
+  double busbw_gbs = 0;     // algbw × bus_factor: comparable with the speed of a link, whatever the number of ranks
+  std::uint64_t wrong = 0;  // elements, over all ranks
+  double memory_gbs = 0;    // touched_bytes() / time
 };
 
 // all_reduce 2(n-1)/n; all_gather, reduce_scatter and all_to_all (n-1)/n; broadcast and send_recv 1.
@@ -44,14 +44,15 @@ double copy_gbs(Communicator& axis);
 struct BenchmarkOptions {
   // Where buffers are, nullptr: in plain memory of the host. A CPU's are in memory that ranks share, where it has such.
   Device* device = nullptr;
-  // Results take the place of what is sent (all_reduce, all_gather, reduce_scatter and all_to_all; a broadcast always is). A sum then grows from
-  // operation to operation; the first alone is checked.
+  // Results take the place of what is sent (all_reduce, all_gather, reduce_scatter and all_to_all; a broadcast always is). A sum then grows
+  // from operation to operation; the first alone is checked.
   bool in_place = false;
 };
 
 // Collective over `axis`. Every size is rounded down to whole fp32 elements (and equal parts where the collective has parts), to at least
 // one. Every rank gets the same rows; `row_done` is called after each, on rank 0 alone.
 std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective collective, const std::vector<std::size_t>& sizes,
-                                               const std::function<void(const BenchmarkRow&)>& row_done = {}, const BenchmarkOptions& options = {});
+                                               const std::function<void(const BenchmarkRow&)>& row_done = {},
+                                               const BenchmarkOptions& options = {});
 
 }  // namespace baleen

@@ -10,16 +10,11 @@ namespace baleen {
 
 std::string_view axis_name(Axis axis) {
   switch (axis) {
-    case Axis::pp:
-      return "pp";
-    case Axis::replicate:
-      return "replicate";
-    case Axis::dp:
-      return "dp";
-    case Axis::cp:
-      return "cp";
-    case Axis::tp:
-      return "tp";
+    case Axis::pp: return "pp";
+    case Axis::replicate: return "replicate";
+    case Axis::dp: return "dp";
+    case Axis::cp: return "cp";
+    case Axis::tp: return "tp";
   }
   return "?";
 }

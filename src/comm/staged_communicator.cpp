@@ -67,7 +67,8 @@ Event StagedCommunicator::staged(const void* send, std::size_t send_bytes, void*
 Event StagedCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return counted(inner_->all_reduce(send, recv, count, dtype, op, std::move(after)));
   const std::size_t bytes = count * dtype_bytes(dtype);
-  return staged(send, bytes, recv, bytes, after, [&](const void* from, void* to) { return inner_->all_reduce(from, to, count, dtype, op); });
+  return staged(send, bytes, recv, bytes, after,
+                [&](const void* from, void* to) { return inner_->all_reduce(from, to, count, dtype, op); });
 }
 
 Event StagedCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
@@ -93,7 +94,8 @@ Event StagedCommunicator::do_broadcast(void* buffer, std::size_t count, DType dt
 Event StagedCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
   if (!is_gpu_memory(recv)) return counted(inner_->all_to_all(send, recv, count_each, dtype, std::move(after)));
   const std::size_t bytes = count_each * dtype_bytes(dtype) * static_cast<std::size_t>(size());
-  return staged(send, bytes, recv, bytes, after, [&](const void* from, void* to) { return inner_->all_to_all(from, to, count_each, dtype); });
+  return staged(send, bytes, recv, bytes, after,
+                [&](const void* from, void* to) { return inner_->all_to_all(from, to, count_each, dtype); });
 }
 
 Event StagedCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
@@ -106,7 +108,8 @@ Event StagedCommunicator::do_send(const void* buffer, std::size_t count, DType d
 
 Event StagedCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   if (!is_gpu_memory(buffer)) return counted(inner_->recv(buffer, count, dtype, peer, std::move(after)));
-  return staged(nullptr, 0, buffer, count * dtype_bytes(dtype), after, [&](const void*, void* to) { return inner_->recv(to, count, dtype, peer); });
+  return staged(nullptr, 0, buffer, count * dtype_bytes(dtype), after,
+                [&](const void*, void* to) { return inner_->recv(to, count, dtype, peer); });
 }
 
 }  // namespace baleen

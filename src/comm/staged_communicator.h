@@ -10,8 +10,8 @@
 
 namespace baleen {
 
-// Buffers in host memory go straight to `inner`. For the others a call blocks its thread until `after` and, but for sends, the operation are
-// complete; since every member calls the same operations in the same order, and sends do not wait for their peer, that cannot deadlock.
+// Buffers in host memory go straight to `inner`. For the others a call blocks its thread until `after` and, but for sends, the operation
+// are complete; since every member calls the same operations in the same order, and sends do not wait for their peer, that cannot deadlock.
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device& device);
@@ -32,7 +32,8 @@ class StagedCommunicator final : public Communicator {
  private:
   // Runs `operation(send, recv)` on host copies of the two, of `send_bytes` and `recv_bytes`; a null send: only recv, which is read too.
   template <class Operation>
-  Event staged(const void* send, std::size_t send_bytes, void* recv, std::size_t recv_bytes, const Event& after, const Operation& operation);
+  Event staged(const void* send, std::size_t send_bytes, void* recv, std::size_t recv_bytes, const Event& after,
+               const Operation& operation);
   Event counted(Event event);
   void to_host(std::vector<std::byte>& to, const void* from, std::size_t bytes);
 

@@ -65,7 +65,9 @@ ByteSource::ByteSource(const std::filesystem::path& path) : path_(path), file_(n
   const std::string format = recognise_format(std::as_bytes(std::span(block_)));
   if (named_gzip || named_zstd || !format.empty())
     throw Error(ExitCode::bad_data,
-                (named_gzip ? "not a gzip archive: it looks like " : named_zstd ? "not a zstd archive: it looks like " : "not text: it looks like ") +
+                (named_gzip   ? "not a gzip archive: it looks like "
+                 : named_zstd ? "not a zstd archive: it looks like "
+                              : "not text: it looks like ") +
                     describe_content(std::as_bytes(std::span(block_))),
                 path.string(), "text, .jsonl, or either as .gz or .zst can be tokenized");
 }
@@ -85,7 +87,9 @@ std::size_t ByteSource::refill() {
 std::size_t ByteSource::read(std::string& out, std::size_t bytes) {
   const std::size_t before = out.size();
   out.resize(before + bytes);
-  const std::size_t got = inflate_ ? read_gzip(out.data() + before, bytes) : zstd_ ? read_zstd(out.data() + before, bytes) : read_plain(out.data() + before, bytes);
+  const std::size_t got = inflate_ ? read_gzip(out.data() + before, bytes)
+                          : zstd_  ? read_zstd(out.data() + before, bytes)
+                                   : read_plain(out.data() + before, bytes);
   out.resize(before + got);
   return got;
 }
@@ -157,14 +161,15 @@ std::size_t ByteSource::read_zstd(char* out, std::size_t bytes) {
   while (done < bytes) {
     if (used_ == block_.size() && refill() == 0) {
       if (!zstd_->in_frame) break;
-      throw Error(ExitCode::bad_data, "the zstd archive is truncated: it ends at byte " + std::to_string(consumed_) + " inside its data", path_.string(),
-                  repack_zstd);
+      throw Error(ExitCode::bad_data, "the zstd archive is truncated: it ends at byte " + std::to_string(consumed_) + " inside its data",
+                  path_.string(), repack_zstd);
     }
     ZSTD_inBuffer in{block_.data(), block_.size(), used_};
     ZSTD_outBuffer to{out, bytes, done};
     const std::size_t result = ZSTD_decompressStream(zstd_->stream, &to, &in);
     if (ZSTD_isError(result) != 0)
-      throw Error(ExitCode::bad_data, "the zstd archive is damaged near byte " + std::to_string(consumed_) + ": " + ZSTD_getErrorName(result), path_.string(),
+      throw Error(ExitCode::bad_data,
+                  "the zstd archive is damaged near byte " + std::to_string(consumed_) + ": " + ZSTD_getErrorName(result), path_.string(),
                   repack_zstd);
     zstd_->in_frame = result != 0;
     consumed_ += in.pos - used_;

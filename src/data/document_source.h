@@ -45,10 +45,10 @@ class DocumentSource {
   std::vector<std::filesystem::path> inputs_;
   const Tokenizer& tokenizer_;
   std::size_t chunk_bytes_;
-  std::size_t opened_ = 0;              // inputs opened so far
-  std::unique_ptr<ByteSource> source_;  // of the current input, if any
+  std::size_t opened_ = 0;                    // inputs opened so far
+  std::unique_ptr<ByteSource> source_;        // of the current input, if any
   bool json_lines_ = false, begins_ = false;  // begins_: nothing of the text was handed out yet
-  std::string buffer_;  // read and not yet handed out
+  std::string buffer_;                        // read and not yet handed out
   std::uint64_t line_ = 1, source_bytes_before_ = 0;
 };
 

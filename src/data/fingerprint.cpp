@@ -70,7 +70,8 @@ DataFingerprint DataFingerprint::from_json(const std::string& text, const std::s
       print.files.push_back(
           {file.at("name").get<std::string>(), file.at("tokens").get<std::uint64_t>(), file.at("hash").get<std::string>()});
     if (json.contains("sources"))  // not in older checkpoints
-      for (const auto& source : json["sources"]) print.sources.push_back({source.at("files").get<std::size_t>(), source.at("weight").get<double>()});
+      for (const auto& source : json["sources"])
+        print.sources.push_back({source.at("files").get<std::size_t>(), source.at("weight").get<double>()});
     print.seed = json.at("seed").get<std::uint64_t>();
     print.sequence_length = json.at("sequence_length").get<std::int64_t>();
     print.global_batch_size = json.at("global_batch_size").get<std::int64_t>();
@@ -90,8 +91,9 @@ void check_same_data(const DataFingerprint& saved, const DataFingerprint& curren
   check_key("training.global_batch_size", saved.global_batch_size, current.global_batch_size);
   constexpr const char* remedy = "give back the files the run began with, or start a new run from these weights";
   if (saved.sources != current.sources)
-    throw Error(ExitCode::bad_config, "the checkpoint was made with another mixture: other data.weights, or other files under a pattern of data.train", "data.weights",
-                remedy);
+    throw Error(ExitCode::bad_config,
+                "the checkpoint was made with another mixture: other data.weights, or other files under a pattern of data.train",
+                "data.weights", remedy);
   if (saved.order != current.order)
     throw Error(ExitCode::bad_config,
                 std::string("the checkpoint's data order was ") + order_name(saved.order) + " and is now " + order_name(current.order),

@@ -61,9 +61,12 @@ std::optional<Sidecar> read_sidecar(const TokenFile& file) {
 }  // namespace
 
 std::string Sidecar::to_json() const {
-  const Json json{{"format", "baleen-tokens"},          {"version", 1},
-                  {"vocabulary", vocabulary},           {"end_of_document", end_of_document},
-                  {"train", to_json_object(train)},     {"validation", validation ? to_json_object(*validation) : Json(nullptr)},
+  const Json json{{"format", "baleen-tokens"},
+                  {"version", 1},
+                  {"vocabulary", vocabulary},
+                  {"end_of_document", end_of_document},
+                  {"train", to_json_object(train)},
+                  {"validation", validation ? to_json_object(*validation) : Json(nullptr)},
                   {"tokenizer", Json(parse_json(tokenizer, "tokenizer"))}};
   return dump_json(json, 2) + "\n";
 }

@@ -21,7 +21,8 @@ std::array<char, token_header_bytes> header_of(TokenFormat format, std::uint64_t
 
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path) : file_(path), reader_(path), layout_(recognise_token_layout(file_.bytes(), path)) {}
+TokenFile::TokenFile(const std::filesystem::path& path)
+    : file_(path), reader_(path), layout_(recognise_token_layout(file_.bytes(), path)) {}
 
 template <class Body>
 decltype(auto) TokenFile::with_tokens(std::uint64_t first, Body body) const {

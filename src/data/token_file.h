@@ -47,8 +47,8 @@ class TokenFile {
   template <class Body>
   decltype(auto) with_tokens(std::uint64_t first, Body body) const;
 
-  MappedFile file_;      // for checks of the whole file before training
-  FileReader reader_;    // for training
+  MappedFile file_;    // for checks of the whole file before training
+  FileReader reader_;  // for training
   TokenLayout layout_;
 };
 

@@ -1,5 +1,5 @@
-// A stack of named allocations inside one buffer. The same code runs twice over it: first in measure mode, where allocations have no memory and
-// only the high-water mark counts, then bound to a buffer of that size. Nothing is allocated inside a step.
+// A stack of named allocations inside one buffer. The same code runs twice over it: first in measure mode, where allocations have no memory
+// and only the high-water mark counts, then bound to a buffer of that size. Nothing is allocated inside a step.
 #pragma once
 
 #include <cstddef>

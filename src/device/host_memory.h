@@ -7,7 +7,8 @@
 
 namespace baleen {
 
-// Memory of the host that `device` copies from and to without waiting: page-locked where it is a GPU. Of a counting device: counted likewise.
+// Memory of the host that `device` copies from and to without waiting: page-locked where it is a GPU. Of a counting device: counted
+// likewise.
 std::unique_ptr<Device> create_host_memory(const Device& device);
 
 // A device whose allocations are addresses without memory behind them and whose streams run nothing: what is built on it says, through

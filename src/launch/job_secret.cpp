@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"

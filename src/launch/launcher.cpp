@@ -34,7 +34,7 @@ class SignalQueue {
     sigemptyset(&set_);
     for (const int signal : StopSignal::signals) sigaddset(&set_, signal);
     sigaddset(&set_, SIGCHLD);
-    struct sigaction standard {};
+    struct sigaction standard{};
     standard.sa_handler = SIG_DFL;  // an ignored SIGCHLD would reap the ranks before we see how they ended
     sigaction(SIGCHLD, &standard, &previous_child_action_);
     pthread_sigmask(SIG_BLOCK, &set_, &previous_mask_);
@@ -57,7 +57,7 @@ class SignalQueue {
 
  private:
   sigset_t set_{}, previous_mask_{};
-  struct sigaction previous_child_action_ {};
+  struct sigaction previous_child_action_{};
 };
 
 std::string signal_text(int signal) {
@@ -189,10 +189,13 @@ class Job {
       if (rank.status) continue;
       const char state = state_of(rank.pid);
       const bool stopped = state == 'T' || state == 't';
-      if (!stopped) rank.stopped_since.reset();
-      else if (!rank.stopped_since) rank.stopped_since = now;
+      if (!stopped)
+        rank.stopped_since.reset();
+      else if (!rank.stopped_since)
+        rank.stopped_since = now;
       rank.looks_awake = state == 'S' ? 0 : rank.looks_awake + 1;
-      if (stopped && now - *rank.stopped_since >= limit) return end_hanging(i, now - *rank.stopped_since, " (the process is stopped, by SIGSTOP or a debugger)");
+      if (stopped && now - *rank.stopped_since >= limit)
+        return end_hanging(i, now - *rank.stopped_since, " (the process is stopped, by SIGSTOP or a debugger)");
       const ProgressBoard::Entry entry = board_->read(static_cast<int>(i));
       if (stopped || !entry.limited) continue;
       const auto still = now - entry.when;
@@ -203,7 +206,8 @@ class Job {
   void end_hanging(std::size_t index, std::chrono::nanoseconds still, const std::string& why) {
     Rank& rank = ranks_[index];
     const std::string action = board_->read(static_cast<int>(index)).action;
-    failure_ = "rank " + std::to_string(index) + " hangs: no progress for " + seconds_text(still) + why + "; its last action: " + (action.empty() ? "starting" : action);
+    failure_ = "rank " + std::to_string(index) + " hangs: no progress for " + seconds_text(still) + why +
+               "; its last action: " + (action.empty() ? "starting" : action);
     first_failed_ = static_cast<int>(index);
     region_->abort_cell().raise(failure_);
     kill_at_ = Clock::now() + options_.grace;
@@ -249,7 +253,8 @@ class Job {
   std::string describe(int rank) const {
     const int status = *ranks_[static_cast<std::size_t>(rank)].status;
     const std::string who = "rank " + std::to_string(rank);
-    const std::string how = WIFSIGNALED(status) ? " was killed by " + signal_text(WTERMSIG(status)) : " failed with exit code " + std::to_string(WEXITSTATUS(status));
+    const std::string how = WIFSIGNALED(status) ? " was killed by " + signal_text(WTERMSIG(status))
+                                                : " failed with exit code " + std::to_string(WEXITSTATUS(status));
     const std::string action = board_ == nullptr ? "" : board_->read(rank).action;
     return who + how + (action.empty() ? "" : "; its last action: " + action);
   }
@@ -320,7 +325,8 @@ LaunchOutcome launch_ranks(const LaunchOptions& options) {
     if (now > saved) in_a_row = 0;
     saved = now;
     if (in_a_row == options.max_restarts) {
-      outcome.message += "; given up after " + std::to_string(in_a_row) + (in_a_row == 1 ? " restart" : " restarts") + " without a new checkpoint";
+      outcome.message +=
+          "; given up after " + std::to_string(in_a_row) + (in_a_row == 1 ? " restart" : " restarts") + " without a new checkpoint";
       return outcome;
     }
     ++in_a_row;

@@ -19,7 +19,7 @@ struct LaunchOptions {
   int threads = 0;                                 // OpenMP threads a rank; 0: the cores this process may use divided by the ranks
   // True when the ranks hold a StopSignal and end by themselves (exit 75) when asked to. False: the first signal kills them.
   bool graceful_stop = true;
-  std::chrono::milliseconds grace{10'000};                 // between the first failure and the end of everybody
+  std::chrono::milliseconds grace{10'000};  // between the first failure and the end of everybody
   // How long a rank may be at one action of its ProgressBoard that it called limited, or be stopped by a signal; 0: nobody watches.
   std::chrono::milliseconds progress_timeout{0};
   // How often in a row all ranks are started again after a rank or a link has failed (exit code 4) and nobody asked the job to stop.
@@ -36,9 +36,10 @@ struct LaunchOutcome {
 };
 
 // Returns once every rank is gone and reaped, for the last time where they are restarted. Failure of one rank raises the job's abort flag,
-// so that the others end with exit 4 by themselves; whoever has not after the grace is killed. A rank that hangs is killed at once. SIGTERM, SIGINT and SIGUSR1 are passed on once, as SIGTERM; a second SIGTERM or
-// SIGINT (a second or more later, because a terminal or `timeout` may deliver one request twice) kills the ranks.
-// Call it before this process has other threads: they would take the signals instead. Throws Error when a rank cannot be started.
+// so that the others end with exit 4 by themselves; whoever has not after the grace is killed. A rank that hangs is killed at once.
+// SIGTERM, SIGINT and SIGUSR1 are passed on once, as SIGTERM; a second SIGTERM or SIGINT (a second or more later, because a terminal or
+// `timeout` may deliver one request twice) kills the ranks. Call it before this process has other threads: they would take the signals
+// instead. Throws Error when a rank cannot be started.
 LaunchOutcome launch_ranks(const LaunchOptions& options);
 
 // Cores this process may run on.

@@ -83,7 +83,8 @@ bool readable_by(int descriptor, Clock::time_point deadline) {
 
 // One byte of answer, with the region's descriptor attached where it is a welcome.
 void send_answer(int connection, Answer answer, int region) {
-  send_with_descriptor(connection, static_cast<char>(answer), answer == Answer::welcome ? region : -1);  // a rank that is gone again is missed by the deadline
+  send_with_descriptor(connection, static_cast<char>(answer),
+                       answer == Answer::welcome ? region : -1);  // a rank that is gone again is missed by the deadline
 }
 
 struct Received {

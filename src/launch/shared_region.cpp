@@ -100,13 +100,13 @@ std::shared_ptr<SharedRegion> SharedRegion::attach(Descriptor file, int world_si
     return Error(ExitCode::rank_failed, "the shared memory handed to this rank is not usable: " + why, "",
                  "start all ranks with one command and one version of baleen");
   };
-  struct stat status {};
+  struct stat status{};
   if (fstat(file.get(), &status) != 0) throw refuse(std::strerror(errno));
   if (!S_ISREG(status.st_mode) || status.st_size < static_cast<off_t>(page)) throw refuse("the descriptor is no region");
   RegionSizes said{};
   if (pread(file.get(), &said, sizeof said, 0) != sizeof said) throw refuse(std::strerror(errno));
-  if (said.magic != region_magic || said.version != region_version || said.bytes < page || said.bytes > static_cast<std::uint64_t>(status.st_size) ||
-      said.heap_bytes != static_cast<std::uint64_t>(status.st_size) - said.bytes)
+  if (said.magic != region_magic || said.version != region_version || said.bytes < page ||
+      said.bytes > static_cast<std::uint64_t>(status.st_size) || said.heap_bytes != static_cast<std::uint64_t>(status.st_size) - said.bytes)
     throw refuse("it is of another version");
   std::shared_ptr<SharedRegion> region(new SharedRegion(Descriptor(), map_region(file.get(), said.bytes), said.bytes));
   const Header& header = region->header();
@@ -124,7 +124,8 @@ void SharedRegion::map_heap(int file, std::size_t bytes) {
   const std::size_t before = (huge_page - reinterpret_cast<std::uintptr_t>(room) % huge_page) % huge_page;
   if (before != 0) munmap(begin, before);
   munmap(begin + before + bytes, huge_page - before);
-  void* const base = mmap(begin + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, static_cast<off_t>(bytes_));
+  void* const base =
+      mmap(begin + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, static_cast<off_t>(bytes_));
   if (base == MAP_FAILED) {
     munmap(begin + before, bytes);
     return;

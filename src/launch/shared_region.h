@@ -50,8 +50,8 @@ class SharedRegion {
   AbortCell& abort_cell() const;
   // What communicators live in; starts at a page boundary, zero-filled at first.
   std::span<std::byte> payload() const;
-  // Where ranks keep what the others read and write in place: rank r in the r-th of world_size() equal parts. Zero-filled at first. Empty where
-  // this process has no address space for it.
+  // Where ranks keep what the others read and write in place: rank r in the r-th of world_size() equal parts. Zero-filled at first. Empty
+  // where this process has no address space for it.
   std::span<std::byte> heap() const { return heap_; }
   // Gives the pages of a range of the payload or the heap back to the system; it reads as zeros again. Page boundaries only.
   void discard(std::span<std::byte> range) const;

@@ -38,7 +38,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   // The launcher may have died before prctl took effect: then the parent is no longer it.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() != launcher) _exit(4);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {
-    struct sigaction now {};
+    struct sigaction now{};
     sigaction(signal, nullptr, &now);
     if (now.sa_handler == SIG_IGN) continue;  // stays ignored over exec, as for any command
     now.sa_handler = SIG_DFL;
@@ -59,7 +59,8 @@ pid_t spawn(const SpawnRequest& request) {
   const auto environment = merged_environment(request.environment);
   const auto argument_pointers = pointers(request.arguments), environment_pointers = pointers(environment);
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Error(ExitCode::rank_failed, std::string("cannot start a rank: ") + std::strerror(errno), request.executable,
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error(ExitCode::rank_failed, std::string("cannot start a rank: ") + std::strerror(errno), request.executable,
                 "raise the limits on open files and processes (ulimit -n, -u), or start fewer ranks");
   const Descriptor read_end(ends[0]);
   Descriptor write_end(ends[1]);
@@ -86,8 +87,7 @@ std::string own_executable() {
   std::array<char, 4096> path{};
   const ssize_t length = readlink(link.c_str(), path.data(), path.size() - 1);
   // The path by name reads better in `ps` than "exe"; the link still works when the file was replaced meanwhile.
-  struct stat by_name {
-  }, by_link{};
+  struct stat by_name{}, by_link{};
   if (length > 0 && stat(path.data(), &by_name) == 0 && stat(link.c_str(), &by_link) == 0 && by_name.st_ino == by_link.st_ino &&
       by_name.st_dev == by_link.st_dev)
     return path.data();

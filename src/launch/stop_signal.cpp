@@ -9,7 +9,7 @@ namespace baleen {
 StopSignal::StopSignal() {
   sigemptyset(&blocked_);
   for (const int signal : signals) {
-    struct sigaction now {};
+    struct sigaction now{};
     sigaction(signal, nullptr, &now);
     if (now.sa_handler != SIG_IGN) sigaddset(&blocked_, signal);  // a shell's background job ignores Ctrl-C: leave it so
   }
@@ -23,7 +23,8 @@ StopSignal::~StopSignal() {
 
 int StopSignal::signal() const {
   constexpr timespec at_once{};
-  for (int signal = sigtimedwait(&blocked_, nullptr, &at_once); signal > 0; signal = sigtimedwait(&blocked_, nullptr, &at_once)) received_ = signal;
+  for (int signal = sigtimedwait(&blocked_, nullptr, &at_once); signal > 0; signal = sigtimedwait(&blocked_, nullptr, &at_once))
+    received_ = signal;
   return received_;
 }
 

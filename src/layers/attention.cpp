@@ -26,7 +26,9 @@ Attention::Attention(AttentionDimensions dimensions, Linear qkv, Linear output, 
   BALEEN_CHECK(output_projection_.inputs() == dimensions.query_columns(), output_projection_.inputs(), dimensions.query_columns());
 }
 
-Tensor Attention::query_of(const Tensor& qkv) const { return heads_at(qkv, 0, dimensions_.heads, dimensions_.head_dim); }
+Tensor Attention::query_of(const Tensor& qkv) const {
+  return heads_at(qkv, 0, dimensions_.heads, dimensions_.head_dim);
+}
 Tensor Attention::key_of(const Tensor& qkv) const {
   return heads_at(qkv, dimensions_.query_columns(), dimensions_.kv_heads, dimensions_.head_dim);
 }
@@ -74,8 +76,9 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
   saved.qkv = context.save("attention qkv", x.dtype(), {tokens, dimensions_.qkv_columns()});
   saved.out = context.save("attention out", x.dtype(), {tokens, dimensions_.query_columns()});
   saved.lse = context.save("attention lse", DType::f32, {sequences.batch, dimensions_.heads, sequences.length});
-  tensor.gather_through(context.ops, x, "attention input",
-                        [&](std::int64_t first, const Tensor& rows) { qkv_projection_.forward(context, saved.qkv.rows(first, rows.size(0)), rows); });
+  tensor.gather_through(context.ops, x, "attention input", [&](std::int64_t first, const Tensor& rows) {
+    qkv_projection_.forward(context, saved.qkv.rows(first, rows.size(0)), rows);
+  });
   if (norm_) {
     const std::int64_t heads = dimensions_.heads, kv_heads = dimensions_.kv_heads, width = dimensions_.head_dim;
     saved.norms = {context.save("attention query input", x.dtype(), {tokens, heads, width}),
@@ -86,8 +89,9 @@ Attention::Saved Attention::forward(const LayerContext& context, const Sequences
   }
   rotate(context, sequences, saved.qkv);
   attend(context, sequences, saved);
-  tensor.sum_through(context.ops, y, "attention summand",
-                     [&](std::int64_t first, const Tensor& rows) { output_projection_.forward(context, rows, saved.out.rows(first, rows.size(0))); });
+  tensor.sum_through(context.ops, y, "attention summand", [&](std::int64_t first, const Tensor& rows) {
+    output_projection_.forward(context, rows, saved.out.rows(first, rows.size(0)));
+  });
   return saved;
 }
 
@@ -104,11 +108,13 @@ void Attention::attend_backward(const LayerContext& context, const Sequences& se
   const Tensor q = query_of(saved.qkv), k = key_of(saved.qkv), v = value_of(saved.qkv);
   const Tensor d_q = query_of(d_qkv), d_k = key_of(d_qkv), d_v = value_of(d_qkv);
   if (context.ring == nullptr)
-    return ops::attention_backward(context.ops, shape(sequences), d_q, d_k, d_v, d_heads, q, k, v, saved.out, saved.lse, sequences.document_begin);
+    return ops::attention_backward(context.ops, shape(sequences), d_q, d_k, d_v, d_heads, q, k, v, saved.out, saved.lse,
+                                   sequences.document_begin);
   context.ring->backward(context.ops, shape(sequences), d_q, d_k, d_v, d_heads, q, k, v, saved.out, saved.lse);
 }
 
-void Attention::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y, const Tensor& x) const {
+void Attention::forward_cached(const LayerContext& context, const Sequences& sequences, KvCache& cache, const Tensor& y,
+                               const Tensor& x) const {
   BALEEN_CHECK(sequences.batch == 1 && cache.length + sequences.length <= cache.keys.size(0), cache.length, sequences.length);
   const Arena::Scope scope(context.ops.scratch);
   const std::int64_t tokens = sequences.length, kv = dimensions_.kv_columns();
@@ -131,7 +137,8 @@ void Attention::forward_cached(const LayerContext& context, const Sequences& seq
   cache.length += tokens;
   cached.key_length = cache.length;
   cached.key_stride = kv;
-  ops::attention_forward(context.ops, cached, out, lse, query_of(qkv), cache.keys.reshape({cache.keys.size(0), dimensions_.kv_heads, dimensions_.head_dim}),
+  ops::attention_forward(context.ops, cached, out, lse, query_of(qkv),
+                         cache.keys.reshape({cache.keys.size(0), dimensions_.kv_heads, dimensions_.head_dim}),
                          cache.values.reshape({cache.values.size(0), dimensions_.kv_heads, dimensions_.head_dim}), Tensor());
   output_projection_.forward(context, y, out);
 }
@@ -155,8 +162,8 @@ void Attention::backward_input(const LayerContext& context, const Sequences& seq
     const std::int64_t stride = dimensions_.qkv_columns();
     ops::head_norm_backward_input(context.ops, query_of(gradients.d_qkv), stride, gradients.d_query_normed, saved.norms.query,
                                   saved.norms.query_rstd, context.units.weight(norm_->query));
-    ops::head_norm_backward_input(context.ops, key_of(gradients.d_qkv), stride, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd,
-                                  context.units.weight(norm_->key));
+    ops::head_norm_backward_input(context.ops, key_of(gradients.d_qkv), stride, gradients.d_key_normed, saved.norms.key,
+                                  saved.norms.key_rstd, context.units.weight(norm_->key));
   }
   context.tensor.sum_through(context.ops, d_x, "attention d_input", [&](std::int64_t first, const Tensor& rows) {
     qkv_projection_.backward_input(context, rows, gradients.d_qkv.rows(first, rows.size(0)));
@@ -168,7 +175,8 @@ void Attention::backward_weight(const LayerContext& context, const Saved& saved,
   qkv_projection_.backward_weight(context, gradients.d_qkv, x, /*biases=*/!gradients.bias_added);
   if (!norm_) return;
   const auto norm_weight = [&](ParameterId id, const Tensor& d_normed, const Tensor& input, const Tensor& rstd) {
-    if (context.units.parameter(id).trainable) ops::rms_norm_backward_weight(context.ops, context.units.gradient_to_add(context.ops.stream, id), d_normed, input, rstd);
+    if (context.units.parameter(id).trainable)
+      ops::rms_norm_backward_weight(context.ops, context.units.gradient_to_add(context.ops.stream, id), d_normed, input, rstd);
   };
   norm_weight(norm_->query, gradients.d_query_normed, saved.norms.query, saved.norms.query_rstd);
   norm_weight(norm_->key, gradients.d_key_normed, saved.norms.key, saved.norms.key_rstd);

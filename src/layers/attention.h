@@ -41,8 +41,8 @@ class Attention {
   };
   // Gradients that the weight half of backward needs.
   struct Gradients {
-    Tensor d_out;                        // [N, C]
-    Tensor d_qkv;                        // [N, (H + 2·Hkv)·D], of the projection's output
+    Tensor d_out;                         // [N, C]
+    Tensor d_qkv;                         // [N, (H + 2·Hkv)·D], of the projection's output
     Tensor d_query_normed, d_key_normed;  // [N, H, D], [N, Hkv, D], of QK-norm's outputs; undefined without
     bool bias_added = false;              // QKV's bias has its gradient already
   };
@@ -64,7 +64,8 @@ class Attention {
   ops::AttentionShape shape(const Sequences& sequences) const;
   // The attention itself, of the projected tokens; round the ring where ranks share sequences.
   void attend(const LayerContext& context, const Sequences& sequences, const Saved& saved) const;
-  void attend_backward(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_qkv, const Tensor& d_heads) const;
+  void attend_backward(const LayerContext& context, const Sequences& sequences, const Saved& saved, const Tensor& d_qkv,
+                       const Tensor& d_heads) const;
   // The columns of q, k or v in a fused [N, (H + 2·Hkv)·D] tensor, as [N, heads, D].
   Tensor query_of(const Tensor& qkv) const;
   Tensor key_of(const Tensor& qkv) const;

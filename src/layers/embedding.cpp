@@ -20,7 +20,8 @@ void Embedding::forward(const LayerContext& context, const Sequences& sequences,
 void Embedding::backward_weight(const LayerContext& context, const Sequences& sequences, const Tensor& d_out, const Tensor& ids) const {
   const Arena::Scope scope(context.ops.scratch);
   const Tensor whole = context.tensor.gather(context.ops, d_out, "embedding d_out");
-  if (context.units.parameter(table_).trainable) ops::embedding_backward(context.ops, context.units.gradient_to_add(context.ops.stream, table_), whole, ids);
+  if (context.units.parameter(table_).trainable)
+    ops::embedding_backward(context.ops, context.units.gradient_to_add(context.ops.stream, table_), whole, ids);
   if (positions_ && context.units.parameter(*positions_).trainable)
     ops::embedding_backward(context.ops, context.units.gradient_to_add(context.ops.stream, *positions_), whole, sequences.positions);
 }

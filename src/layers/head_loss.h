@@ -20,8 +20,8 @@ class HeadLoss {
 
   // loss_sum [1] fp64 += Σ token losses over the valid targets.
   void loss(const LayerContext& context, const Tensor& loss_sum, const Tensor& x, const Tensor& targets) const;
-  // The same and the chosen halves of backward: d_x is written, the weight's gradient added to. x and d_x are parts of [N, C], targets [N] int32,
-  // gradient_scale [1] fp32 (see ops/cross_entropy.h).
+  // The same and the chosen halves of backward: d_x is written, the weight's gradient added to. x and d_x are parts of [N, C], targets [N]
+  // int32, gradient_scale [1] fp32 (see ops/cross_entropy.h).
   void loss_and_backward(const LayerContext& context, const Tensor& loss_sum, const Tensor& d_x, const Tensor& x, const Tensor& targets,
                          const Tensor& gradient_scale, BackwardHalves halves) const;
   // logits [N, V] of x [N, C], for generation.

@@ -36,7 +36,8 @@ void Norm::backward_weight(const LayerContext& context, const Saved& saved, cons
   if (!trainable) return;
   const Tensor d_weight = context.units.gradient_to_add(context.ops.stream, weight_);
   if (bias_)
-    ops::layer_norm_backward_weight(context.ops, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, saved.input, saved.mean, saved.rstd);
+    ops::layer_norm_backward_weight(context.ops, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, saved.input,
+                                    saved.mean, saved.rstd);
   else
     ops::rms_norm_backward_weight(context.ops, d_weight, d_out, saved.input, saved.rstd);
 }
@@ -47,8 +48,8 @@ void Norm::backward(const LayerContext& context, const Saved& saved, const Tenso
   const Tensor weight = context.units.weight(weight_), d_weight = context.units.gradient_to_add(context.ops.stream, weight_);
   if (bias_) BALEEN_CHECK(context.units.parameter(*bias_).trainable, context.units.parameter(*bias_).name);
   if (bias_)
-    ops::layer_norm_backward(context.ops, d_in, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, d_residual, saved.input, saved.mean,
-                             saved.rstd, weight);
+    ops::layer_norm_backward(context.ops, d_in, d_weight, context.units.gradient_to_add(context.ops.stream, *bias_), d_out, d_residual,
+                             saved.input, saved.mean, saved.rstd, weight);
   else
     ops::rms_norm_backward(context.ops, d_in, d_weight, d_out, d_residual, saved.input, saved.rstd, weight);
 }

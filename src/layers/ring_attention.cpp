@@ -24,7 +24,8 @@ Tensor from_element(const Tensor& tensor, std::int64_t element) {
 // Two buffers that take turns: one is here and being passed on while the other arrives.
 class Travelling {
  public:
-  Travelling(ops::Context& context, Communicator& ring, CommWaits* waits, const char* name, DType dtype, std::initializer_list<std::int64_t> shape)
+  Travelling(ops::Context& context, Communicator& ring, CommWaits* waits, const char* name, DType dtype,
+             std::initializer_list<std::int64_t> shape)
       : stream_(context.stream),
         ring_(ring),
         waits_(waits),

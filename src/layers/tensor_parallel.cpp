@@ -25,7 +25,8 @@ TensorParallel::Gathering TensorParallel::begin_gather(ops::Context& context, co
   if (!divides_tokens()) return {part, {}};
   Gathering gathering{allocate(context.scratch, name, part.dtype(), {part.size(0) * size_, part.size(1)}), {}};
   if (!context.stream.measuring())
-    gathering.arrived = axis_->all_gather(part.data(), gathering.all.data(), static_cast<std::size_t>(part.elements()), part.dtype(), context.stream.record());
+    gathering.arrived = axis_->all_gather(part.data(), gathering.all.data(), static_cast<std::size_t>(part.elements()), part.dtype(),
+                                          context.stream.record());
   return gathering;
 }
 

@@ -1,9 +1,9 @@
 // Axis tp as the layers of one rank see it: tokens gathered before a column-parallel product, partial products summed behind a row-parallel
 // one (M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053).
 //
-// Norms and the residual stream of N tokens have `part` tensors. Under sequence parallelism (V. Korthikanti et al., arXiv 2205.05198) a part
-// is the rank's N/tp rows, and an all-gather and a reduce-scatter take the place of the all-reduce; else it is all N rows. On one rank a part
-// is the tensor itself and nothing is copied.
+// Norms and the residual stream of N tokens have `part` tensors. Under sequence parallelism (V. Korthikanti et al., arXiv 2205.05198) a
+// part is the rank's N/tp rows, and an all-gather and a reduce-scatter take the place of the all-reduce; else it is all N rows. On one rank
+// a part is the tensor itself and nothing is copied.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,9 @@ class TensorParallel {
   std::int64_t part_rows(std::int64_t tokens) const;
 
   // All rows of `part` [n, C]: [N, C] in the scratch, or the part itself where it has them.
-  Tensor gather(ops::Context& context, const Tensor& part, std::string_view name) const { return finish(context, begin_gather(context, part, name)); }
+  Tensor gather(ops::Context& context, const Tensor& part, std::string_view name) const {
+    return finish(context, begin_gather(context, part, name));
+  }
   // The same in two steps, with other work between them.
   struct Gathering {
     Tensor all;
@@ -38,8 +40,8 @@ class TensorParallel {
   Gathering begin_gather(ops::Context& context, const Tensor& part, std::string_view name) const;
   Tensor finish(ops::Context& context, const Gathering& gathering) const;
 
-  // Calls product(first, rows) for all N rows of `part`, block by block: rows [first, first + k) of the whole. While a piece is worked on the
-  // next one is on its way.
+  // Calls product(first, rows) for all N rows of `part`, block by block: rows [first, first + k) of the whole. While a piece is worked on
+  // the next one is on its way.
   template <class Product>
   void gather_through(ops::Context& context, const Tensor& part, std::string_view name, const Product& product) const {
     divides_tokens() ? gather_pieces(context, part, name, product) : product(0, part);

@@ -2,9 +2,13 @@
 
 namespace baleen {
 
-const Family& family_of(const ModelConfig& config) { return config.is_gpt2() ? gpt2_family() : llama_family(); }
+const Family& family_of(const ModelConfig& config) {
+  return config.is_gpt2() ? gpt2_family() : llama_family();
+}
 
-std::vector<UnitDescription> model_units(const ModelConfig& config) { return family_of(config).units(config); }
+std::vector<UnitDescription> model_units(const ModelConfig& config) {
+  return family_of(config).units(config);
+}
 
 std::vector<UnitDescription> stage_units(const ModelConfig& config, const std::vector<StageLayers>& stages, const TensorRank& tensor) {
   const std::vector<UnitDescription> all = model_units(config);

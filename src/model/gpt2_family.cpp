@@ -12,7 +12,9 @@ constexpr const char* embedding_table = "transformer.wte.weight";
 constexpr const char* position_table = "transformer.wpe.weight";
 constexpr const char* final_norm = "transformer.ln_f.";
 
-std::string block_prefix(std::int64_t layer) { return fmt::format("transformer.h.{}.", layer); }
+std::string block_prefix(std::int64_t layer) {
+  return fmt::format("transformer.h.{}.", layer);
+}
 
 // Every rank of axis tp holds the parameter; under sequence parallelism it sees but its tokens.
 const TensorSplit of_tokens{.partial_gradient = TensorSplit::PartialGradient::sequence_parallel};
@@ -30,16 +32,22 @@ UnitDescription describe_block(const ModelConfig& config, std::int64_t layer) {
   const double residual = deviation / std::sqrt(2.0 * static_cast<double>(config.num_hidden_layers));
   const std::string prefix = block_prefix(layer);
   UnitDescription unit{fmt::format("block {}", layer), {}};
-  const auto projection = [&](const char* name, std::int64_t inputs, std::int64_t outputs, double standard_deviation, const TensorSplit& weight,
-                              const TensorSplit& bias) {
-    unit.parameters.push_back({fmt::format("{}{}.weight", prefix, name), {inputs, outputs}, Initializer::normal,
-                               static_cast<float>(standard_deviation), true, weight});
+  const auto projection = [&](const char* name, std::int64_t inputs, std::int64_t outputs, double standard_deviation,
+                              const TensorSplit& weight, const TensorSplit& bias) {
+    unit.parameters.push_back({fmt::format("{}{}.weight", prefix, name),
+                               {inputs, outputs},
+                               Initializer::normal,
+                               static_cast<float>(standard_deviation),
+                               true,
+                               weight});
     unit.parameters.push_back({fmt::format("{}{}.bias", prefix, name), {outputs}, Initializer::zeros, 0, true, bias});
   };
-  // Weights are [in, out]: column-parallel ones are sliced in dim 1, row-parallel ones in dim 0. Q, K and V are beside each other in c_attn.
+  // Weights are [in, out]: column-parallel ones are sliced in dim 1, row-parallel ones in dim 0. Q, K and V are beside each other in
+  // c_attn.
   const std::int64_t head = config.head_dim;
   describe_norm(unit, prefix + "ln_1.", width);
-  projection("attn.c_attn", width, 3 * width, deviation, {.dim = 2, .block = head, .view = {width, 3, width}}, {.dim = 1, .block = head, .view = {3, width}});
+  projection("attn.c_attn", width, 3 * width, deviation, {.dim = 2, .block = head, .view = {width, 3, width}},
+             {.dim = 1, .block = head, .view = {3, width}});
   projection("attn.c_proj", width, width, residual, {.dim = 0, .block = head}, {});
   describe_norm(unit, prefix + "ln_2.", width);
   projection("mlp.c_fc", width, inner, deviation, {.dim = 1}, {.dim = 0});
@@ -49,7 +57,8 @@ UnitDescription describe_block(const ModelConfig& config, std::int64_t layer) {
 
 std::vector<UnitDescription> units_of(const ModelConfig& config) {
   const auto table = [&](const char* name, std::int64_t rows, const TensorSplit& split) {
-    return ParameterDescription{name, {rows, config.hidden_size}, Initializer::normal, static_cast<float>(config.initializer_range), true, split};
+    return ParameterDescription{name, {rows, config.hidden_size}, Initializer::normal, static_cast<float>(config.initializer_range), true,
+                                split};
   };
   std::vector<UnitDescription> units{
       {"embedding",
@@ -62,7 +71,9 @@ std::vector<UnitDescription> units_of(const ModelConfig& config) {
   return units;
 }
 
-Embedding make_embedding(const UnitStorage& units) { return Embedding(units.find(embedding_table), units.find(position_table)); }
+Embedding make_embedding(const UnitStorage& units) {
+  return Embedding(units.find(embedding_table), units.find(position_table));
+}
 
 Norm make_norm(const ModelConfig& config, const UnitStorage& units, const std::string& name) {
   return {units.find(name + "weight"), units.find(name + "bias"), static_cast<float>(config.rms_norm_eps)};
@@ -77,11 +88,14 @@ TransformerBlock make_block(const ModelConfig& config, const UnitStorage& units,
   // What this rank holds of the heads.
   const std::int64_t heads = units.parameter(units.find(prefix + "attn.c_proj.weight")).held_shape()[0] / config.head_dim;
   const AttentionDimensions dimensions{heads, heads, config.head_dim};
-  return {make_norm(config, units, prefix + "ln_1."), Attention(dimensions, projection("attn.c_attn"), projection("attn.c_proj"), /*rotary=*/false),
+  return {make_norm(config, units, prefix + "ln_1."),
+          Attention(dimensions, projection("attn.c_attn"), projection("attn.c_proj"), /*rotary=*/false),
           make_norm(config, units, prefix + "ln_2."), Mlp(Activation::gelu, projection("mlp.c_fc"), projection("mlp.c_proj"))};
 }
 
-Norm make_final_norm(const ModelConfig& config, const UnitStorage& units) { return make_norm(config, units, final_norm); }
+Norm make_final_norm(const ModelConfig& config, const UnitStorage& units) {
+  return make_norm(config, units, final_norm);
+}
 
 }  // namespace
 

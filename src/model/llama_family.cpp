@@ -5,7 +5,9 @@
 namespace baleen {
 namespace {
 
-std::string block_prefix(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
+std::string block_prefix(std::int64_t layer) {
+  return fmt::format("model.layers.{}.", layer);
+}
 
 using PartialGradient = TensorSplit::PartialGradient;
 
@@ -66,7 +68,9 @@ std::vector<UnitDescription> units_of(const ModelConfig& config) {
   return units;
 }
 
-Embedding make_embedding(const UnitStorage& units) { return Embedding(units.find(embedding_table)); }
+Embedding make_embedding(const UnitStorage& units) {
+  return Embedding(units.find(embedding_table));
+}
 
 TransformerBlock make_block(const ModelConfig& config, const UnitStorage& units, std::int64_t layer) {
   const auto id = [&](const char* name) { return units.find(block_prefix(layer) + name); };

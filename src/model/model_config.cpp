@@ -21,7 +21,8 @@ void require_positive(const std::string& where, const char* key, std::int64_t va
 }
 
 void require_finite_positive(const std::string& where, const char* key, double value) {
-  if (!(value > 0) || !std::isfinite(value)) reject(where, key, fmt::format("{} is not a positive number", value), "use a positive, finite number");
+  if (!(value > 0) || !std::isfinite(value))
+    reject(where, key, fmt::format("{} is not a positive number", value), "use a positive, finite number");
 }
 
 void check_rope_scaling(const RopeScaling& scaling, const std::string& where) {
@@ -41,7 +42,8 @@ void check_rope_scaling(const RopeScaling& scaling, const std::string& where) {
 void check_architecture(const ModelConfig& config, const std::string& where) {
   const std::string& name = config.architecture;
   if (config.attention_bias && name == "mistral")
-    reject(where, "attention_bias", "mistral has no biases", "leave it out, or set architecture = \"llama\", which is the same with biases");
+    reject(where, "attention_bias", "mistral has no biases",
+           "leave it out, or set architecture = \"llama\", which is the same with biases");
   if (!config.attention_bias && (name == "qwen2" || name == "gpt2"))
     reject(where, "attention_bias", fmt::format("{} always has biases", name), "leave it out, or use another architecture, such as llama");
   if (!config.is_gpt2()) return;
@@ -54,12 +56,15 @@ void check_architecture(const ModelConfig& config, const std::string& where) {
 
 }  // namespace
 
-std::vector<std::string> architecture_names() { return {"llama", "mistral", "qwen2", "qwen3", "gpt2"}; }
+std::vector<std::string> architecture_names() {
+  return {"llama", "mistral", "qwen2", "qwen3", "gpt2"};
+}
 
 ModelConfig default_model(const std::string& architecture, const std::string& where) {
   const std::vector<std::string> known = architecture_names();
   if (std::find(known.begin(), known.end(), architecture) == known.end())
-    reject(where, "architecture", fmt::format("'{}' is not supported", architecture), fmt::format("supported architectures: {}", fmt::join(known, ", ")));
+    reject(where, "architecture", fmt::format("'{}' is not supported", architecture),
+           fmt::format("supported architectures: {}", fmt::join(known, ", ")));
   ModelConfig config;
   config.architecture = architecture;
   config.attention_bias = architecture == "qwen2" || architecture == "gpt2";
@@ -88,8 +93,9 @@ std::int64_t ModelConfig::parameters() const {
 }
 
 double ModelConfig::flops_per_token(std::int64_t sequence_length) const {
-  return 6.0 * static_cast<double>(matmul_parameters()) +
-         6.0 * static_cast<double>(num_hidden_layers) * static_cast<double>(sequence_length) * static_cast<double>(num_attention_heads * head_dim);
+  return 6.0 * static_cast<double>(matmul_parameters()) + 6.0 * static_cast<double>(num_hidden_layers) *
+                                                              static_cast<double>(sequence_length) *
+                                                              static_cast<double>(num_attention_heads * head_dim);
 }
 
 void complete_and_validate(ModelConfig& config, const std::string& where) {
@@ -100,18 +106,21 @@ void complete_and_validate(ModelConfig& config, const std::string& where) {
   require_positive(where, "num_hidden_layers", config.num_hidden_layers);
   constexpr std::int64_t most_layers = 10'000;  // a larger number is a slip of the pen, and its descriptions alone would fill the memory
   if (config.num_hidden_layers > most_layers)
-    reject(where, "num_hidden_layers", fmt::format("{} is too large", config.num_hidden_layers), fmt::format("use at most {}", most_layers));
+    reject(where, "num_hidden_layers", fmt::format("{} is too large", config.num_hidden_layers),
+           fmt::format("use at most {}", most_layers));
   require_positive(where, "num_attention_heads", config.num_attention_heads);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0)
-      reject(where, "num_attention_heads", fmt::format("{} heads do not divide hidden_size = {}", config.num_attention_heads, config.hidden_size),
+      reject(where, "num_attention_heads",
+             fmt::format("{} heads do not divide hidden_size = {}", config.num_attention_heads, config.hidden_size),
              "use a divisor of hidden_size, or set head_dim");
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
   if (config.num_key_value_heads == 0) config.num_key_value_heads = config.num_attention_heads;
   require_positive(where, "num_key_value_heads", config.num_key_value_heads);
   if (config.num_attention_heads % config.num_key_value_heads != 0)
-    reject(where, "num_key_value_heads", fmt::format("{} does not divide num_attention_heads = {}", config.num_key_value_heads, config.num_attention_heads),
+    reject(where, "num_key_value_heads",
+           fmt::format("{} does not divide num_attention_heads = {}", config.num_key_value_heads, config.num_attention_heads),
            "use a divisor of num_attention_heads");
   require_positive(where, "head_dim", config.head_dim);
   check_architecture(config, where);

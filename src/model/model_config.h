@@ -14,7 +14,7 @@ namespace baleen {
 struct RopeScaling {
   std::string type = "default";  // default | linear | llama3
   double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double low_freq_factor = 1, high_freq_factor = 4;      // llama3
   std::int64_t original_max_position_embeddings = 8192;  // llama3
 };
 
@@ -30,10 +30,10 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 0;  // 0 in a training config: the sequence length
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double rms_norm_eps = 1e-5;                // gpt2's layer_norm_epsilon
+  double rms_norm_eps = 1e-5;  // gpt2's layer_norm_epsilon
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;               // llama and qwen3: Q, K, V and output have biases. Always set for qwen2 (Q, K, V) and gpt2 (all)
+  bool attention_bias = false;  // llama and qwen3: Q, K, V and output have biases. Always set for qwen2 (Q, K, V) and gpt2 (all)
   // The config.json that this was read from, as JSON text, or "": what is not interpreted here (ids of special tokens, …) stands in what is
   // written too. Its "baleen_generation_config" is the generation_config.json that lay beside it.
   std::string carried;

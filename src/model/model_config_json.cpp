@@ -145,20 +145,18 @@ void read_gpt2(const Reader& reader, ModelConfig& config) {
 
 json gpt2_json(const ModelConfig& config) {
   return {
-      {"architectures", {"GPT2LMHeadModel"}},
-      {"n_embd", config.hidden_size},
-      {"n_inner", config.intermediate_size},
-      {"n_layer", config.num_hidden_layers},
-      {"n_head", config.num_attention_heads},
-      {"n_positions", config.max_position_embeddings},
-      {"layer_norm_epsilon", config.rms_norm_eps},
-      {"activation_function", "gelu_new"},
+      {"architectures", {"GPT2LMHeadModel"}},      {"n_embd", config.hidden_size},         {"n_inner", config.intermediate_size},
+      {"n_layer", config.num_hidden_layers},       {"n_head", config.num_attention_heads}, {"n_positions", config.max_position_embeddings},
+      {"layer_norm_epsilon", config.rms_norm_eps}, {"activation_function", "gelu_new"},
   };
 }
 
 json llama_json(const ModelConfig& config) {
   const std::string& name = config.architecture;
-  const char* model_class = name == "mistral" ? "MistralForCausalLM" : name == "qwen2" ? "Qwen2ForCausalLM" : name == "qwen3" ? "Qwen3ForCausalLM" : "LlamaForCausalLM";
+  const char* model_class = name == "mistral" ? "MistralForCausalLM"
+                            : name == "qwen2" ? "Qwen2ForCausalLM"
+                            : name == "qwen3" ? "Qwen3ForCausalLM"
+                                              : "LlamaForCausalLM";
   json out = {
       {"architectures", {model_class}},
       {"hidden_size", config.hidden_size},

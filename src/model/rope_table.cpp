@@ -5,7 +5,9 @@
 
 namespace baleen {
 
-std::int64_t rope_columns(const ModelConfig& config) { return config.is_gpt2() ? 0 : config.head_dim / 2; }
+std::int64_t rope_columns(const ModelConfig& config) {
+  return config.is_gpt2() ? 0 : config.head_dim / 2;
+}
 
 std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
   const std::int64_t half = rope_columns(config);

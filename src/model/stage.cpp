@@ -48,7 +48,8 @@ BlockDeltas Stage::block_deltas(const LayerContext& context, std::int64_t rows, 
   return {buffer("attention delta"), buffer("mlp delta"), recompute == Recompute::full ? buffer("middle of the stream") : Tensor()};
 }
 
-Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access, const Tensor& in, const Tensor& out) const {
+Stage::Saved Stage::forward(const LayerContext& context, const MicroBatch& batch, UnitAccess& access, const Tensor& in,
+                            const Tensor& out) const {
   const std::int64_t rows = context.tensor.part_rows(batch.sequences.tokens());
   const DType dtype = context.units.options().compute;
   const Arena::Scope scope(context.ops.scratch);
@@ -90,7 +91,8 @@ void Stage::backward(const LayerContext& context, const MicroBatch& batch, const
   const DType dtype = context.units.options().compute;
   const Arena::Scope scope(context.ops.scratch);
   // The gradients of the stream behind and before a block take turns in two buffers; d_out itself is left as it is.
-  const Tensor buffers[] = {context.scratch("stream gradient", dtype, {rows, width_}), context.scratch("stream gradient", dtype, {rows, width_})};
+  const Tensor buffers[] = {context.scratch("stream gradient", dtype, {rows, width_}),
+                            context.scratch("stream gradient", dtype, {rows, width_})};
   Tensor behind = d_out, before = buffers[0];
   if (head_) {
     head_needed(access, blocks_.empty() ? -1 : block_unit(blocks_.size() - 1));
@@ -131,7 +133,8 @@ Stage::Deferred Stage::backward_input(const LayerContext& context, const MicroBa
     deferred.d_final_norm = gradient("final norm gradient");
     behind = gradient("stream gradient");
     head_needed(access, blocks_.empty() ? -1 : block_unit(blocks_.size() - 1));
-    head_->loss_and_backward(context, loss.sum, deferred.d_final_norm, saved.final_norm.out, batch.targets, loss.gradient_scale, {true, false});
+    head_->loss_and_backward(context, loss.sum, deferred.d_final_norm, saved.final_norm.out, batch.targets, loss.gradient_scale,
+                             {true, false});
     final_norm_->backward_input(context, saved.final_norm, behind, deferred.d_final_norm, Tensor());
     head_done(access);
   }

@@ -78,7 +78,8 @@ class Stage {
   std::vector<TransformerBlock> blocks_;
   std::optional<Norm> final_norm_;
   std::optional<HeadLoss> head_;
-  // Units: of the embedding, the first block, the final norm, and the head's weight (the final norm's, or the embedding's where they are tied).
+  // Units: of the embedding, the first block, the final norm, and the head's weight (the final norm's, or the embedding's where they are
+  // tied).
   int embedding_unit_, first_block_unit_, last_unit_, head_unit_;
 
   int block_unit(std::size_t block) const { return first_block_unit_ + static_cast<int>(block); }

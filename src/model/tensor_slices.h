@@ -15,7 +15,8 @@ struct TensorRank {
   bool sequence_parallel = true;  // norms and the residual stream hold T/tp tokens a rank
 };
 
-// Fills ParameterDescription::held. Slices need not be equal: a dim of n blocks gives rank r blocks [r·n/tp, (r+1)·n/tp). No-op for one rank.
+// Fills ParameterDescription::held. Slices need not be equal: a dim of n blocks gives rank r blocks [r·n/tp, (r+1)·n/tp). No-op for one
+// rank.
 void slice_units(std::vector<UnitDescription>& units, const TensorRank& tensor);
 
 // Why the model cannot be sliced over `size` ranks, or empty.

@@ -18,7 +18,8 @@ std::size_t embedding_backward_workspace(std::int64_t tokens);
 void embedding_backward(Stream& stream, const Tensor& d_table, const Tensor& d_out, const Tensor& ids, void* workspace);
 }  // namespace gpu
 
-// out [N, C], ids [N] int32 in [0, V) or absent_id (its row becomes zero, its gradient is left out), table [V, C]. The GPU cannot report an id outside: its row becomes NaN, and backward passes it over.
+// out [N, C], ids [N] int32 in [0, V) or absent_id (its row becomes zero, its gradient is left out), table [V, C]. The GPU cannot report an
+// id outside: its row becomes NaN, and backward passes it over.
 inline void embedding_forward(Context& context, const Tensor& out, const Tensor& ids, const Tensor& table) {
   dispatch(context, [&] { cpu::embedding_forward(out, ids, table); }, [&] { gpu::embedding_forward(context.stream, out, ids, table); });
 }

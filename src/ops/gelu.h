@@ -21,8 +21,7 @@ inline void gelu_forward(Context& context, const Tensor& out, const Tensor& x) {
 }
 // d_x = d_out · gelu'(x), all of one shape; d_x may be d_out.
 inline void gelu_backward(Context& context, const Tensor& d_x, const Tensor& d_out, const Tensor& x) {
-  dispatch(
-      context, [&] { cpu::gelu_backward(d_x, d_out, x); }, [&] { gpu::gelu_backward(context.stream, d_x, d_out, x); });
+  dispatch(context, [&] { cpu::gelu_backward(d_x, d_out, x); }, [&] { gpu::gelu_backward(context.stream, d_x, d_out, x); });
 }
 
 }  // namespace baleen::ops

@@ -7,8 +7,8 @@
 namespace baleen::ops {
 
 namespace cpu {
-void layer_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x, const Tensor& delta,
-                        const Tensor& weight, const Tensor& bias, float eps);
+void layer_norm_forward(const Tensor& out, const Tensor& residual, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                        const Tensor& delta, const Tensor& weight, const Tensor& bias, float eps);
 void layer_norm_backward_input(const Tensor& d_x, const Tensor& d_out, const Tensor& d_residual, const Tensor& x, const Tensor& mean,
                                const Tensor& rstd, const Tensor& weight);
 void layer_norm_backward_weight(const Tensor& d_weight, const Tensor& d_bias, const Tensor& d_out, const Tensor& x, const Tensor& mean,

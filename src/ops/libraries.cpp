@@ -1,8 +1,8 @@
 #include "ops/libraries.h"
 
-#include <dnnl.hpp>
 #include <hwy/highway.h>
 #include <hwy/targets.h>
+#include <dnnl.hpp>
 
 namespace baleen::ops {
 

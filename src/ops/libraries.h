@@ -5,7 +5,7 @@
 
 namespace baleen::ops {
 
-std::string onednn_version();    // of the library loaded
-std::string instruction_set();   // the best that Highway's dispatch finds on this processor
+std::string onednn_version();   // of the library loaded
+std::string instruction_set();  // the best that Highway's dispatch finds on this processor
 
 }  // namespace baleen::ops

@@ -61,8 +61,7 @@ inline void matmul_with_bias(Context& context, const Matrix& out, const Matrix& 
   const Tensor space =
       workspace(context, "matmul workspace", [&] { return cpu::matmul_workspace(out, a, b); }, [] { return gpu::matmul_workspace; });
   dispatch(
-      context,
-      [&] { cpu::matmul_with_bias(out, a, b, bias, space.data()); },
+      context, [&] { cpu::matmul_with_bias(out, a, b, bias, space.data()); },
       [&] { gpu::matmul(context.stream, out, a, b, false, bias, space.data()); });
 }
 

@@ -11,6 +11,8 @@ void set_threads(int threads) {
   omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
 }
 
-int threads() { return omp_get_max_threads(); }
+int threads() {
+  return omp_get_max_threads();
+}
 
 }  // namespace baleen::ops

@@ -52,8 +52,10 @@ void AdamWOptimizer::update_piece(ops::Context& context, const StatesPiece& piec
     const auto of_piece = [&](const Tensor& states) { return states.rows(begin, static_cast<std::int64_t>(range.size())); };
     const auto of_unit = [&](const Tensor& flat) { return units_.of_updated(flat, id, range); };
     const Tensor weights = units_.has_separate_master() ? of_unit(units_.updated_weights(id.unit)) : Tensor();
-    ops::adamw(context, {of_piece(piece.master), weights, of_unit(units_.updated_gradients(id.unit)), of_piece(piece.exp_avg), of_piece(piece.exp_avg_sq)},
-               scalars(), constants, {config_.seed, hash_bytes(parameter.name.data(), parameter.name.size()), range.begin});
+    ops::adamw(
+        context,
+        {of_piece(piece.master), weights, of_unit(units_.updated_gradients(id.unit)), of_piece(piece.exp_avg), of_piece(piece.exp_avg_sq)},
+        scalars(), constants, {config_.seed, hash_bytes(parameter.name.data(), parameter.name.size()), range.begin});
   }
 }
 

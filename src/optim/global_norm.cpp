@@ -13,7 +13,9 @@ void sum_gradient_squares(ops::Context& context, const DataGroup& group, const U
     for (const SliceRange& counted : units.layout(unit).counted()) {
       const std::size_t begin = std::max(slice.begin, counted.begin), end = std::min(slice.end, counted.end);
       if (begin >= end) continue;
-      ops::sum_of_squares(context, sum, units.slice_gradients(unit).rows(static_cast<std::int64_t>(begin - slice.begin), static_cast<std::int64_t>(end - begin)));
+      ops::sum_of_squares(
+          context, sum,
+          units.slice_gradients(unit).rows(static_cast<std::int64_t>(begin - slice.begin), static_cast<std::int64_t>(end - begin)));
     }
   }
   if (context.stream.measuring() || group.everyone->alone()) return;

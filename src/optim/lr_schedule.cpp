@@ -16,7 +16,8 @@ double LrSchedule::at(std::int64_t step) const {
   const double range = 1.0 - final_fraction;
   switch (kind) {
     case LrScheduleKind::constant: return peak;
-    case LrScheduleKind::cosine: return peak * (final_fraction + range * 0.5 * (1.0 + std::cos(std::numbers::pi * progress(warmup_steps, decay_steps))));
+    case LrScheduleKind::cosine:
+      return peak * (final_fraction + range * 0.5 * (1.0 + std::cos(std::numbers::pi * progress(warmup_steps, decay_steps))));
     case LrScheduleKind::linear: return peak * (1.0 - range * progress(warmup_steps, decay_steps));
     case LrScheduleKind::wsd: return peak * (1.0 - range * progress(std::max(warmup_steps, total_steps - decay_steps), total_steps));
   }

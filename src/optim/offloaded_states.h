@@ -1,5 +1,5 @@
-// Optimizer states in host memory, brought to the device piece by piece (J. Ren et al., "ZeRO-Offload", arXiv 2101.06840, keeps them in host
-// memory as well; there the host updates them).
+// Optimizer states in host memory, brought to the device piece by piece (J. Ren et al., "ZeRO-Offload", arXiv 2101.06840, keeps them in
+// host memory as well; there the host updates them).
 #pragma once
 
 #include <functional>

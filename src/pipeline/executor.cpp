@@ -35,7 +35,8 @@ PipelineTimes PipelineExecutor::times(int runs_ago) {
     if (!span.action.compute()) continue;
     if (!std::exchange(begun, true)) times.begin = clock_.time_of(span.begin);
     times.end = clock_.time_of(span.end);
-    times.busy += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds_between(span.begin, span.end)));
+    times.busy +=
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds_between(span.begin, span.end)));
   }
   return times;
 }
@@ -58,7 +59,14 @@ PipelineExecutor::PipelineExecutor(Schedule schedule, int rank, const BoundarySh
 
 PipelineExecutor::PipelineExecutor(Schedule schedule, int rank, const BoundaryShape& shape, Device& device, Stream& compute,
                                    PipelineLinks* links, Options options)
-    : schedule_(std::move(schedule)), rank_(rank), shape_(shape), device_(device), compute_(compute), links_(links), options_(options), clock_(device) {
+    : schedule_(std::move(schedule)),
+      rank_(rank),
+      shape_(shape),
+      device_(device),
+      compute_(compute),
+      links_(links),
+      options_(options),
+      clock_(device) {
   const auto fault = find_fault(schedule_);
   BALEEN_CHECK(!fault, fault.value_or(""));
   BALEEN_CHECK(rank >= 0 && rank < schedule_.stages && (links != nullptr || schedule_.stages == 1), rank, schedule_.stages);

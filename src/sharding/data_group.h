@@ -30,7 +30,14 @@ struct DataGroup {
 
   // Plain data parallelism over one communicator.
   DataGroup(Communicator& axis)  // NOLINT
-      : batch(axis), reduce(axis), gather(axis), everyone(&axis), data_rank(axis.rank()), data_size(axis.size()), part(axis.rank()), parts(axis.size()) {}
+      : batch(axis),
+        reduce(axis),
+        gather(axis),
+        everyone(&axis),
+        data_rank(axis.rank()),
+        data_size(axis.size()),
+        part(axis.rank()),
+        parts(axis.size()) {}
   DataGroup(Communicator& batch_, Communicator& reduce_, Communicator& gather_) : batch(batch_), reduce(reduce_), gather(gather_) {}
 
   bool counts_norms() const { return replicas == nullptr || replicas->rank() == 0; }

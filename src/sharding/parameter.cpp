@@ -21,9 +21,13 @@ std::vector<std::int64_t> extents_of(const HeldBox& box) {
 
 }  // namespace
 
-std::int64_t ParameterDescription::global_elements() const { return product(shape); }
+std::int64_t ParameterDescription::global_elements() const {
+  return product(shape);
+}
 
-std::int64_t ParameterDescription::elements() const { return held.begin.empty() ? global_elements() : product(extents_of(held)); }
+std::int64_t ParameterDescription::elements() const {
+  return held.begin.empty() ? global_elements() : product(extents_of(held));
+}
 
 std::vector<std::int64_t> ParameterDescription::held_shape() const {
   if (held.begin.empty()) return shape;

@@ -69,9 +69,10 @@ void compare(Communicator& axis, int number, const UnitStorage& storage, const s
     for (std::size_t rank = 0; rank < size; ++rank)
       if (hashes[rank] != expected) different += fmt::format("{}{}", different.empty() ? "" : ", ", numbers[rank]);
     if (different.empty()) continue;
-    throw Error(ExitCode::bad_numbers, fmt::format("the replicas differ: rank {} no longer holds the weights the others hold", different),
-                fmt::format("parameter {} (first that differs), axis {} of {} ranks", storage.parameter(held[i].id).name, axis.name(), size),
-                "suspect that rank's memory or processor; start again from a checkpoint written before: `baleen train … --resume STEP`");
+    throw Error(
+        ExitCode::bad_numbers, fmt::format("the replicas differ: rank {} no longer holds the weights the others hold", different),
+        fmt::format("parameter {} (first that differs), axis {} of {} ranks", storage.parameter(held[i].id).name, axis.name(), size),
+        "suspect that rank's memory or processor; start again from a checkpoint written before: `baleen train … --resume STEP`");
   }
 }
 
@@ -84,22 +85,29 @@ std::vector<WeightHash> those(const std::vector<WeightHash>& hashes, Wanted want
 
 }  // namespace
 
-void check_replicas(Communicator& axis, const UnitStorage& storage) { compare(axis, axis.rank(), storage, hash_weights(storage)); }
+void check_replicas(Communicator& axis, const UnitStorage& storage) {
+  compare(axis, axis.rank(), storage, hash_weights(storage));
+}
 
 void check_replicas(const DataGroup& group, const UnitStorage& storage) {
   const bool whole = storage.keeps_whole_weights();
   const int number = group.everyone->rank();
   if (!whole && group.replicas == nullptr) return;
   const std::vector<WeightHash> hashes = hash_weights(storage);
-  if (whole) compare(group.batch, number, storage, hashes);
-  else compare(*group.replicas, number, storage, hashes);
+  if (whole)
+    compare(group.batch, number, storage, hashes);
+  else
+    compare(*group.replicas, number, storage, hashes);
   // What ranks of tensor parallelism have in common lies elsewhere in the shards of each.
   if (!whole) return;
   using Copies = HeldBox::Copies;
-  const auto copied = [&](Copies copies) { return those(hashes, [&](ParameterId id) { return storage.parameter(id).held.copies == copies; }); };
+  const auto copied = [&](Copies copies) {
+    return those(hashes, [&](ParameterId id) { return storage.parameter(id).held.copies == copies; });
+  };
   if (group.tensor != nullptr) compare(*group.tensor, number, storage, copied(Copies::all));
   if (group.kv_heads != nullptr) compare(*group.kv_heads, number, storage, copied(Copies::some));
-  if (group.tied != nullptr) compare(*group.tied, number, storage, those(hashes, [&](ParameterId id) { return storage.unit(id.unit).kind == UnitKind::embedding; }));
+  if (group.tied != nullptr)
+    compare(*group.tied, number, storage, those(hashes, [&](ParameterId id) { return storage.unit(id.unit).kind == UnitKind::embedding; }));
 }
 
 }  // namespace baleen

@@ -3,7 +3,9 @@
 namespace baleen {
 namespace {
 
-std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 std::size_t region_of(const HeldBox& held) {
   switch (held.copies) {

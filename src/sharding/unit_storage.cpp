@@ -16,7 +16,9 @@ std::byte* at_element(const Buffer& buffer, std::size_t element, DType dtype) {
   return buffer.data() == nullptr ? nullptr : buffer.as<std::byte>() + element * dtype_bytes(dtype);
 }
 
-Tensor flat_tensor(void* data, std::size_t elements, DType dtype) { return Tensor(data, dtype, {static_cast<std::int64_t>(elements)}); }
+Tensor flat_tensor(void* data, std::size_t elements, DType dtype) {
+  return Tensor(data, dtype, {static_cast<std::int64_t>(elements)});
+}
 
 SliceRange intersection(SliceRange a, SliceRange b) {
   const std::size_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
@@ -52,7 +54,8 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
   // Stage 0 sends no weights: they may lie in memory of this rank's own, where there are huge pages.
-  weights_ = options.stage == 0 ? device.allocate("weights", weights * compute_bytes) : device.allocate_shared("weights", weights * compute_bytes);
+  weights_ =
+      options.stage == 0 ? device.allocate("weights", weights * compute_bytes) : device.allocate_shared("weights", weights * compute_bytes);
   const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
   if (options.stage == 3)
     weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
@@ -109,7 +112,8 @@ SliceRange UnitStorage::kept(ParameterId id) const {
 }
 
 Tensor UnitStorage::shaped(ParameterId id, void* unit_begin, DType dtype) const {
-  void* data = unit_begin == nullptr ? nullptr : static_cast<std::byte*>(unit_begin) + layout(id.unit).offset(id.index) * dtype_bytes(dtype);
+  void* data =
+      unit_begin == nullptr ? nullptr : static_cast<std::byte*>(unit_begin) + layout(id.unit).offset(id.index) * dtype_bytes(dtype);
   const auto& shape = held_shapes_[static_cast<std::size_t>(id.unit)][static_cast<std::size_t>(id.index)];
   return shape.size() == 1 ? Tensor(data, dtype, {shape[0]}) : Tensor(data, dtype, {shape[0], shape[1]});
 }
@@ -130,7 +134,8 @@ Tensor UnitStorage::gradient(ParameterId id) const {
 
 Tensor UnitStorage::flat_weights(int unit) const {
   BALEEN_CHECK(keeps_whole_weights(), options_.stage);
-  return flat_tensor(at_element(weights_, weight_begin_[static_cast<std::size_t>(unit)], options_.compute), layout(unit).elements(), options_.compute);
+  return flat_tensor(at_element(weights_, weight_begin_[static_cast<std::size_t>(unit)], options_.compute), layout(unit).elements(),
+                     options_.compute);
 }
 
 Tensor UnitStorage::flat_gradients(int unit) const {
@@ -151,7 +156,9 @@ Tensor UnitStorage::pool_gradients(int unit) const {
   return flat_tensor(gradient_pool_.memory(unit), layout(unit).trainable_elements(), options_.gradient);
 }
 
-Tensor UnitStorage::updated_gradients(int unit) const { return options_.stage == 0 ? flat_gradients(unit) : slice_gradients(unit); }
+Tensor UnitStorage::updated_gradients(int unit) const {
+  return options_.stage == 0 ? flat_gradients(unit) : slice_gradients(unit);
+}
 
 Tensor UnitStorage::updated_weights(int unit) const {
   const SliceRange range = updated(unit);
@@ -168,9 +175,15 @@ Tensor UnitStorage::frozen_slice_weights(int unit) const {
 Tensor UnitStorage::owned(const Buffer& buffer, int unit, DType dtype) const {
   return flat_tensor(at_element(buffer, updated_begin_[static_cast<std::size_t>(unit)], dtype), updated(unit).size(), dtype);
 }
-Tensor UnitStorage::master(int unit) const { return has_separate_master() ? owned(master_, unit, options_.state) : updated_weights(unit); }
-Tensor UnitStorage::exp_avg(int unit) const { return owned(exp_avg_, unit, options_.state); }
-Tensor UnitStorage::exp_avg_sq(int unit) const { return owned(exp_avg_sq_, unit, options_.state); }
+Tensor UnitStorage::master(int unit) const {
+  return has_separate_master() ? owned(master_, unit, options_.state) : updated_weights(unit);
+}
+Tensor UnitStorage::exp_avg(int unit) const {
+  return owned(exp_avg_, unit, options_.state);
+}
+Tensor UnitStorage::exp_avg_sq(int unit) const {
+  return owned(exp_avg_sq_, unit, options_.state);
+}
 
 Tensor UnitStorage::of_updated(const Tensor& flat, ParameterId id, SliceRange range) const {
   if (range.size() == 0) return flat.rows(0, 0);
@@ -192,7 +205,8 @@ Tensor UnitStorage::kept_weights(ParameterId id) const {
   if (keeps_whole_weights()) return weight(id).reshape({static_cast<std::int64_t>(range.size())});
   if (parameter(id).trainable) return of_updated(updated_weights(id.unit), id, range);
   const std::size_t begin = layout(id.unit).offset(id.index) + range.begin - layout(id.unit).frozen_slice(options_.shard).begin;
-  return frozen_slice_weights(id.unit).rows(static_cast<std::int64_t>(range.size() == 0 ? 0 : begin), static_cast<std::int64_t>(range.size()));
+  return frozen_slice_weights(id.unit).rows(static_cast<std::int64_t>(range.size() == 0 ? 0 : begin),
+                                            static_cast<std::int64_t>(range.size()));
 }
 
 void store_floats(const Tensor& to, const float* values) {
@@ -218,8 +232,9 @@ void UnitStorage::store_piece(ParameterId id, SliceRange range, const float* val
 float* UnitStorage::values_in_place(ParameterId id, SliceRange range) const {
   const SliceRange all = kept(id), mine = intersection(range, part(id, updated(id.unit)));
   const bool in_master = has_separate_master() && parameter(id).trainable && mine.size() == range.size();
-  const Tensor place = in_master ? of_updated(master(id.unit), id, range)
-                                 : kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size()));
+  const Tensor place =
+      in_master ? of_updated(master(id.unit), id, range)
+                : kept_weights(id).rows(static_cast<std::int64_t>(range.begin - all.begin), static_cast<std::int64_t>(range.size()));
   return place.dtype() == DType::f32 && host_can_read(place) ? place.as<float>() : nullptr;
 }
 

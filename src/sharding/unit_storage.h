@@ -33,14 +33,14 @@ enum class StorageKind {
 
 struct StorageOptions {
   StorageKind kind = StorageKind::training;
-  DType compute = DType::f32;  // of the weights that layers read
-  DType state = DType::f32;    // of master weights and moments
+  DType compute = DType::f32;   // of the weights that layers read
+  DType state = DType::f32;     // of master weights and moments
   DType gradient = DType::f32;  // of gradients, between ranks too
-  int stage = 0;               // of ZeRO
+  int stage = 0;                // of ZeRO
   int shards = 1, shard = 0;
-  bool offload = false;     // master weights and moments in host memory; the optimizer brings them over unit by unit
+  bool offload = false;       // master weights and moments in host memory; the optimizer brings them over unit by unit
   bool keeps_chunks = false;  // of gathered weights, under a pipeline: see chunk_slots
-  bool ends_share = false;  // the first and the last unit are never in use together (an untied head)
+  bool ends_share = false;    // the first and the last unit are never in use together (an untied head)
 };
 
 class UnitStorage {
@@ -153,7 +153,8 @@ class UnitStorage {
   // Where the host cannot reach the memory: what carries values there, and where they are rounded before.
   std::unique_ptr<Stream> copies_;
   std::vector<std::byte> staging_;
-  // By unit and parameter: whether nothing has been added to the gradient yet. Layers, which see a storage that does not change, note what they add.
+  // By unit and parameter: whether nothing has been added to the gradient yet. Layers, which see a storage that does not change, note what
+  // they add.
   mutable std::vector<std::vector<bool>> unwritten_;
 };
 

@@ -25,7 +25,8 @@ class RandomBatches : public BatchSource {
   void fill(std::uint64_t step, std::int64_t first, std::int64_t count, std::int32_t* inputs, std::int32_t* targets) const override {
     for (std::int64_t s = first; s < first + count; ++s)
       for (std::int64_t t = 0; t < length_; ++t) {
-        const auto words = philox_(static_cast<std::uint64_t>(t), step * static_cast<std::uint64_t>(batch_) + static_cast<std::uint64_t>(s));
+        const auto words =
+            philox_(static_cast<std::uint64_t>(t), step * static_cast<std::uint64_t>(batch_) + static_cast<std::uint64_t>(s));
         *inputs++ = static_cast<std::int32_t>(words[0] % vocabulary_);
         *targets++ = static_cast<std::int32_t>(words[1] % vocabulary_);
       }

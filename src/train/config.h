@@ -18,7 +18,7 @@ struct DataConfig {
   std::vector<std::string> train;
   std::string validation;
   std::vector<double> weights;
-  std::string tokenizer;          // "" takes it from the data's sidecar
+  std::string tokenizer;  // "" takes it from the data's sidecar
   std::uint64_t seed = 1234;
 };
 
@@ -59,10 +59,10 @@ struct ParallelismConfig {
 struct CommConfig {
   std::string backend = "auto";
   double timeout_s = 60;
-  double bucket_mb = 25;                     // the most that backends which group sends put in one; the built-in ring sends unit by unit
-  bool overlap = true;                       // false: compute waits for every operation as soon as it is enqueued; the same bits, for comparison
-  bool peer_copies = true;                   // between GPUs of one host large gathers go by copy engines; false: by the library's kernels
-  std::string gradient_reduction = "sum";    // sum | avg: how gradients are averaged over ranks
+  double bucket_mb = 25;    // the most that backends which group sends put in one; the built-in ring sends unit by unit
+  bool overlap = true;      // false: compute waits for every operation as soon as it is enqueued; the same bits, for comparison
+  bool peer_copies = true;  // between GPUs of one host large gathers go by copy engines; false: by the library's kernels
+  std::string gradient_reduction = "sum";  // sum | avg: how gradients are averaged over ranks
 };
 
 struct CheckpointConfig {
@@ -82,8 +82,8 @@ struct FaultConfig {
   std::int64_t replica_check_every = 100;  // steps; 0: never
   std::string nonfinite = "stop";
   std::int64_t skip_limit = 10;  // steps skipped in a row after which the run stops
-  // A loss above spike_factor times the median of the spike_window losses before it is a spike: the run goes back to the last checkpoint and
-  // leaves out the batches since then, that of the spike and spike_skip more; at most spike_limit times.
+  // A loss above spike_factor times the median of the spike_window losses before it is a spike: the run goes back to the last checkpoint
+  // and leaves out the batches since then, that of the spike and spike_skip more; at most spike_limit times.
   double spike_factor = 0;  // 0: off
   std::int64_t spike_window = 50;
   std::int64_t spike_skip = 0;
@@ -91,11 +91,11 @@ struct FaultConfig {
 };
 
 struct Config {
-  std::string source;       // the file's name, for messages
-  std::string preset;       // as given
-  std::string model_path;   // as given
-  std::string init = "";    // weights | random | "" (weights where the path has them)
-  ModelConfig model;        // sizes may still be 0 until resolve_model
+  std::string source;      // the file's name, for messages
+  std::string preset;      // as given
+  std::string model_path;  // as given
+  std::string init = "";   // weights | random | "" (weights where the path has them)
+  ModelConfig model;       // sizes may still be 0 until resolve_model
   DataConfig data;
   TrainingConfig training;
   double lr = 3e-4;
@@ -113,8 +113,8 @@ struct Config {
   std::int64_t ranks_named() const;
 };
 
-// Reads and checks a file and overrides "section.key=value" (the value in TOML, or a bare string). Throws Error(bad_config) with file, line,
-// key, and the nearest known key for an unknown one.
+// Reads and checks a file and overrides "section.key=value" (the value in TOML, or a bare string). Throws Error(bad_config) with file,
+// line, key, and the nearest known key for an unknown one.
 Config read_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides);
 

@@ -37,7 +37,9 @@ void read_rope_scaling(TomlSection& model, RopeScaling& scaling, const std::stri
 void read_size(TomlSection& model, const ModelConfig& m, const char* key, const char* gpt2_key, std::int64_t& value) {
   const bool has_key = model.integer(key, value, 1, any_count);
   if (!model.integer(gpt2_key, value, 1, any_count)) return;
-  if (!m.is_gpt2()) model.reject(gpt2_key, fmt::format("a key of gpt2, not of {}", m.architecture), fmt::format("use {}, or set architecture = \"gpt2\"", key));
+  if (!m.is_gpt2())
+    model.reject(gpt2_key, fmt::format("a key of gpt2, not of {}", m.architecture),
+                 fmt::format("use {}, or set architecture = \"gpt2\"", key));
   if (has_key) model.reject(gpt2_key, fmt::format("given together with {}", key), "keep one of the two");
 }
 
@@ -57,7 +59,8 @@ void read_positions_and_norm(TomlSection& model, ModelConfig& m, const std::stri
 
 void refuse_sliding_window(TomlSection& model) {
   bool used = false;
-  if (model.boolean("use_sliding_window", used) && used) model.reject("use_sliding_window", "sliding windows are not supported", "leave it out");
+  if (model.boolean("use_sliding_window", used) && used)
+    model.reject("use_sliding_window", "sliding windows are not supported", "leave it out");
   if (model.has("sliding_window")) model.reject("sliding_window", "sliding windows are not supported", "leave it out");
 }
 
@@ -103,8 +106,9 @@ void read_model(TomlSection& model, Config& config) {
   refuse_sliding_window(model);
   model.finish();
   if (!has_path && !has_preset && !model.has("hidden_size") && !model.has("n_embd"))
-    throw Error(ExitCode::bad_config, "model: no model is described", source,
-                fmt::format("set model.preset (one of {}), model.path, or hidden_size and the other sizes", fmt::join(model_preset_names(), ", ")));
+    throw Error(
+        ExitCode::bad_config, "model: no model is described", source,
+        fmt::format("set model.preset (one of {}), model.path, or hidden_size and the other sizes", fmt::join(model_preset_names(), ", ")));
 }
 
 void read_data(TomlSection& data, Config& config) {
@@ -113,7 +117,8 @@ void read_data(TomlSection& data, Config& config) {
   const std::size_t sources = config.data.train.size();
   if (sources > 1 && !weighted) config.data.weights.assign(sources, 1.0);
   if (weighted && config.data.weights.size() != sources)
-    data.reject("weights", fmt::format("{} weights for {} sources of data.train", config.data.weights.size(), sources), "give one weight for each");
+    data.reject("weights", fmt::format("{} weights for {} sources of data.train", config.data.weights.size(), sources),
+                "give one weight for each");
   data.string("validation", config.data.validation);
   data.string("tokenizer", config.data.tokenizer);
   data.unsigned_integer("seed", config.data.seed);
@@ -157,7 +162,10 @@ void read_lr_schedule(TomlSection& schedule, Config& config) {
   LrScheduleConfig& s = config.lr_schedule;
   std::string kind = "constant";
   schedule.choice("kind", kind, {"constant", "cosine", "linear", "wsd"});
-  s.kind = kind == "cosine" ? LrScheduleKind::cosine : kind == "linear" ? LrScheduleKind::linear : kind == "wsd" ? LrScheduleKind::wsd : LrScheduleKind::constant;
+  s.kind = kind == "cosine"   ? LrScheduleKind::cosine
+           : kind == "linear" ? LrScheduleKind::linear
+           : kind == "wsd"    ? LrScheduleKind::wsd
+                              : LrScheduleKind::constant;
   schedule.integer("warmup_steps", s.warmup_steps, 0, any_count);
   s.decay_steps = s.kind == LrScheduleKind::wsd ? config.training.steps / 10 : config.training.steps;
   schedule.integer("decay_steps", s.decay_steps, 0, any_count);
@@ -168,7 +176,8 @@ void read_lr_schedule(TomlSection& schedule, Config& config) {
 void read_parallelism(TomlSection& parallelism, Config& config) {
   ParallelismConfig& p = config.parallelism;
   constexpr std::int64_t most = 1 << 16;
-  if (parallelism.integer("data", p.data, -1, most) && p.data == 0) parallelism.reject("data", "0 is out of range", "use -1 (the rest) or a positive degree");
+  if (parallelism.integer("data", p.data, -1, most) && p.data == 0)
+    parallelism.reject("data", "0 is out of range", "use -1 (the rest) or a positive degree");
   parallelism.integer("replicate", p.replicate, 1, most);
   parallelism.integer("zero", p.zero, 0, 3);
   parallelism.integer("tensor", p.tensor, 1, most);
@@ -178,8 +187,8 @@ void read_parallelism(TomlSection& parallelism, Config& config) {
   parallelism.choice("schedule", p.schedule, {"1f1b", "gpipe", "interleaved", "zero-bubble"});
   parallelism.integer("virtual_stages", p.virtual_stages, 1, most);
   if (product_of_degrees({std::max<std::int64_t>(p.data, 1), p.replicate, p.tensor, p.context, p.pipeline}) > most_ranks)
-    throw Error(ExitCode::bad_config, fmt::format("the product of the degrees is above {} ranks", most_ranks), config.source + " [parallelism]",
-                "use smaller degrees for data, replicate, tensor, context and pipeline");
+    throw Error(ExitCode::bad_config, fmt::format("the product of the degrees is above {} ranks", most_ranks),
+                config.source + " [parallelism]", "use smaller degrees for data, replicate, tensor, context and pipeline");
   parallelism.finish();
 }
 
@@ -208,7 +217,8 @@ void read_rest(const toml::table& root, Config& config) {
   fault.integer("replica_check_every", config.fault.replica_check_every, 0, any_count);
   fault.choice("nonfinite", config.fault.nonfinite, {"stop", "skip"});
   fault.integer("skip_limit", config.fault.skip_limit, 1, any_count);
-  if (fault.number("spike_factor", config.fault.spike_factor, 0, infinity) && config.fault.spike_factor > 0 && config.fault.spike_factor <= 1)
+  if (fault.number("spike_factor", config.fault.spike_factor, 0, infinity) && config.fault.spike_factor > 0 &&
+      config.fault.spike_factor <= 1)
     fault.reject("spike_factor", "not above 1: an ordinary loss would be a spike", "use 0 (off), or a factor such as 2");
   fault.integer("spike_window", config.fault.spike_window, 2, 100'000);
   fault.integer("spike_skip", config.fault.spike_skip, 0, any_count);
@@ -220,8 +230,8 @@ toml::table parse_toml(std::string_view text, const std::string& source) {
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& error) {
-    throw Error(ExitCode::bad_config, fmt::format("not valid TOML: {}", error.description()), fmt::format("{}:{}", source, error.source().begin.line),
-                "see docs or examples/ for a config that works");
+    throw Error(ExitCode::bad_config, fmt::format("not valid TOML: {}", error.description()),
+                fmt::format("{}:{}", source, error.source().begin.line), "see docs or examples/ for a config that works");
   }
 }
 
@@ -231,7 +241,8 @@ void apply_override(toml::table& root, const std::string& assignment) {
   const std::size_t equals = assignment.find('='), dot = assignment.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 || dot + 1 == equals)
     throw Error(ExitCode::bad_config, "not of the form section.key=value", where, "for example --set training.steps=100");
-  const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equals - dot - 1), value = assignment.substr(equals + 1);
+  const std::string section = assignment.substr(0, dot), key = assignment.substr(dot + 1, equals - dot - 1),
+                    value = assignment.substr(equals + 1);
   toml::table parsed;
   try {
     parsed = toml::parse("value = " + value);
@@ -241,14 +252,18 @@ void apply_override(toml::table& root, const std::string& assignment) {
   if (parsed.size() != 1) parsed = toml::table{{"value", value}};
   if (!root.contains(section)) root.insert_or_assign(section, toml::table{});
   toml::table* target = root[section].as_table();
-  if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a section", section), where, "the sections are those of the config's [brackets]");
+  if (target == nullptr)
+    throw Error(ExitCode::bad_config, fmt::format("{} is not a section", section), where,
+                "the sections are those of the config's [brackets]");
   // A dotted key reaches into an inline table, such as model.rope_scaling.factor.
   std::string rest = key;
   for (std::size_t next = rest.find('.'); next != std::string::npos; next = rest.find('.')) {
     const std::string inner = rest.substr(0, next);
     if (!target->contains(inner)) target->insert_or_assign(inner, toml::table{});
     target = (*target)[inner].as_table();
-    if (target == nullptr) throw Error(ExitCode::bad_config, fmt::format("{} is not a table", inner), where, fmt::format("leave out what stands behind {}", inner));
+    if (target == nullptr)
+      throw Error(ExitCode::bad_config, fmt::format("{} is not a table", inner), where,
+                  fmt::format("leave out what stands behind {}", inner));
     rest = rest.substr(next + 1);
   }
   parsed.get("value")->visit([&](const auto& node) { target->insert_or_assign(rest, node); });
@@ -262,7 +277,8 @@ void check_sections(const toml::table& root, const std::string& source) {
     if (std::find(known.begin(), known.end(), given) == known.end())
       throw Error(ExitCode::bad_config, fmt::format("unknown {} '{}'", node.is_table() ? "section" : "key", given), where,
                   fmt::format("did you mean [{}]? The sections are: {}", nearest_name(given, known), fmt::join(known, ", ")));
-    if (!node.is_table()) throw Error(ExitCode::bad_config, fmt::format("'{}' must be a section", given), where, fmt::format("write [{}]", given));
+    if (!node.is_table())
+      throw Error(ExitCode::bad_config, fmt::format("'{}' must be a section", given), where, fmt::format("write [{}]", given));
   }
 }
 
@@ -282,7 +298,8 @@ LrSchedule Config::schedule() const {
 }
 
 std::int64_t Config::ranks_named() const {
-  return product_of_degrees({std::max<std::int64_t>(parallelism.data, 1), parallelism.replicate, parallelism.tensor, parallelism.context, parallelism.pipeline});
+  return product_of_degrees(
+      {std::max<std::int64_t>(parallelism.data, 1), parallelism.replicate, parallelism.tensor, parallelism.context, parallelism.pipeline});
 }
 
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {

@@ -19,16 +19,19 @@ namespace {
 // What the config may ask for and this build does not have. Each is refused by name rather than ignored.
 void refuse_missing_features(const Config& config) {
   if (config.state_dtype == "bf16" && config.training.dtype == "fp32")
-    reject(config, "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
+    reject(config,
+           "optimizer.state_dtype = \"bf16\" with training.dtype = \"fp32\": states would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.state_dtype = \"fp32\"");
   if (config.gradient_dtype == "bf16" && config.training.dtype == "fp32")
     reject(config,
            "optimizer.gradient_dtype = \"bf16\" with training.dtype = \"fp32\": gradients would be less precise than what is computed with",
            "set training.dtype = \"bf16\", or optimizer.gradient_dtype = \"fp32\"");
   if (config.comm.backend == "nccl") {
-    if (config.training.device != "gpu") reject(config, "comm.backend = \"nccl\" connects GPUs, and training.device is not \"gpu\"", "set comm.backend = \"auto\"");
+    if (config.training.device != "gpu")
+      reject(config, "comm.backend = \"nccl\" connects GPUs, and training.device is not \"gpu\"", "set comm.backend = \"auto\"");
     std::string why;
-    if (nccl_version(why).empty()) reject(config, fmt::format("comm.backend = \"nccl\": {}", why), "install NCCL, or set comm.backend = \"auto\"");
+    if (nccl_version(why).empty())
+      reject(config, fmt::format("comm.backend = \"nccl\": {}", why), "install NCCL, or set comm.backend = \"auto\"");
   }
 }
 
@@ -38,13 +41,14 @@ void resolve_model(Config& config, std::int64_t data_vocabulary) {
   ModelConfig& model = config.model;
   if (model.vocab_size == 0) model.vocab_size = data_vocabulary;
   if (model.vocab_size == 0)
-    reject(config, "model.vocab_size: neither the model nor the data's sidecar says it", "set model.vocab_size, or tokenize the data with `baleen tokenize`");
+    reject(config, "model.vocab_size: neither the model nor the data's sidecar says it",
+           "set model.vocab_size, or tokenize the data with `baleen tokenize`");
   if (model.max_position_embeddings == 0) model.max_position_embeddings = config.training.sequence_length;
   complete_and_validate(model, config.source);
   if (config.training.sequence_length > model.max_position_embeddings)
     reject(config,
-           fmt::format("training.sequence_length = {} is longer than the model allows (max_position_embeddings = {})", config.training.sequence_length,
-                       model.max_position_embeddings),
+           fmt::format("training.sequence_length = {} is longer than the model allows (max_position_embeddings = {})",
+                       config.training.sequence_length, model.max_position_embeddings),
            fmt::format("set training.sequence_length to {} or less", model.max_position_embeddings));
 }
 
@@ -80,9 +84,10 @@ void resolve_layout(Config& config, int world) {
   if (t.global_batch_size % per_micro_step != 0) {
     const std::int64_t below = t.global_batch_size / per_micro_step * per_micro_step;
     reject(config,
-           fmt::format("training.global_batch_size = {} is not divisible by data ranks × micro_batch_size = {} × {} = {}", t.global_batch_size,
-                       p.data * p.replicate, t.micro_batch_size, per_micro_step),
-           fmt::format("use {}{}, another micro_batch_size, or another number of ranks", below > 0 ? fmt::format("{} or ", below) : "", below + per_micro_step));
+           fmt::format("training.global_batch_size = {} is not divisible by data ranks × micro_batch_size = {} × {} = {}",
+                       t.global_batch_size, p.data * p.replicate, t.micro_batch_size, per_micro_step),
+           fmt::format("use {}{}, another micro_batch_size, or another number of ranks", below > 0 ? fmt::format("{} or ", below) : "",
+                       below + per_micro_step));
   }
 }
 

@@ -42,7 +42,8 @@ TensorParallel tensor_parallel(const EngineOptions& options, const EngineGroups&
 }
 
 ZigZag zigzag(const EngineOptions& options, const EngineGroups& groups) {
-  return groups.ring == nullptr ? ZigZag(1, 0, options.sequence_length) : ZigZag(groups.ring->size(), groups.ring->rank(), options.sequence_length);
+  return groups.ring == nullptr ? ZigZag(1, 0, options.sequence_length)
+                                : ZigZag(groups.ring->size(), groups.ring->rank(), options.sequence_length);
 }
 
 std::optional<RingAttention> ring_attention(const EngineGroups& groups, CommWaits& waits) {
@@ -64,7 +65,8 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       rows_(tokens_.rows(options.micro_batch_size)),
       ring_(ring_attention(groups, sharding_.waits())),
       context_{*stream_, scratch_},
-      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_, {options.recompute, options.head_chunks}) {
+      work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_,
+            {options.recompute, options.head_chunks}) {
   if (options.threads > 0) ops::set_threads(options.threads);
   sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {
@@ -90,9 +92,12 @@ void Engine::create_tables() {
   const std::int64_t half = rope_columns(options_.model);
   Arena fixed;
   const auto layout = [&] {
-    shared_.sequences = {batch, tokens_.local_length(), allocate(fixed, "positions", DType::i32, {static_cast<std::int64_t>(positions.size())}),
+    shared_.sequences = {batch,
+                         tokens_.local_length(),
+                         allocate(fixed, "positions", DType::i32, {static_cast<std::int64_t>(positions.size())}),
                          allocate(fixed, "rotary cosines", DType::f32, {length, half}),
-                         allocate(fixed, "rotary sines", DType::f32, {length, half}), Tensor()};
+                         allocate(fixed, "rotary sines", DType::f32, {length, half}),
+                         Tensor()};
     shared_.loss.sum = allocate(fixed, "loss sum", DType::f64, {1});
     shared_.loss.gradient_scale = allocate(fixed, "gradient scale", DType::f32, {1});
   };
@@ -113,8 +118,9 @@ PipelineExecutor& Engine::executor(std::int64_t micro_batches, bool training) {
   if (found != nullptr) return *found;
   const PipelinePlace& place = groups_.place;
   const int count = static_cast<int>(micro_batches);
-  Schedule schedule = training ? make_schedule(place.stages > 1 ? options_.schedule : ScheduleKind::one_f_one_b, place.stages, place.virtual_stages, count)
-                               : make_forward_schedule(place.stages, place.virtual_stages, count);
+  Schedule schedule =
+      training ? make_schedule(place.stages > 1 ? options_.schedule : ScheduleKind::one_f_one_b, place.stages, place.virtual_stages, count)
+               : make_forward_schedule(place.stages, place.virtual_stages, count);
   const auto tokens = static_cast<std::int64_t>(rows_.size());
   const BoundaryShape shape{tensor_.part_rows(tokens), options_.model.hidden_size, options_.compute};
   const PipelineExecutor::Options executor_options{.prefetch = device_->kind() == DeviceKind::cpu};
@@ -136,8 +142,7 @@ std::map<std::string, std::size_t> Engine::named_allocations() const {
 void Engine::stage(std::span<const std::int32_t> values, std::int64_t first, std::int32_t missing) {
   const std::int64_t begin = first * options_.sequence_length, end = static_cast<std::int64_t>(values.size());
   staged_.clear();
-  for (const std::int64_t row : rows_)
-    staged_.push_back(begin + row < end ? values[static_cast<std::size_t>(begin + row)] : missing);
+  for (const std::int64_t row : rows_) staged_.push_back(begin + row < end ? values[static_cast<std::size_t>(begin + row)] : missing);
 }
 
 bool Engine::copied_as_they_are(std::span<const std::int32_t> values, std::int64_t first, const Tensor& to) {
@@ -186,7 +191,7 @@ void Engine::abort_activations(const std::string& reason) {
     if (axis == nullptr) continue;
     axis->abort(reason);
     try {
-      axis->barrier().wait();  // fails, behind everything that was in the queue
+      axis->barrier().wait();          // fails, behind everything that was in the queue
     } catch (const std::exception&) {  // as it should
     }
   }

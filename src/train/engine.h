@@ -26,27 +26,27 @@ struct EngineOptions {
   int threads = 0;  // OpenMP threads; 0: as many as the calling thread has set already
   StorageKind storage = StorageKind::training;
   ReduceOp reduction = ReduceOp::sum;
-  int zero = 0;                                          // stage
-  DType compute = DType::f32, state = DType::f32;        // of weights and activations; of master weights and moments
+  int zero = 0;                                    // stage
+  DType compute = DType::f32, state = DType::f32;  // of weights and activations; of master weights and moments
   Recompute recompute = Recompute::none;
-  std::shared_ptr<Device> device = nullptr;              // none: the processor
-  bool offload = false;                                  // states in host memory
-  bool sequence_parallel = true;                         // where axis tp has several ranks
-  ScheduleKind schedule = ScheduleKind::one_f_one_b;     // where axis pp has several
-  std::int64_t micro_batches = 1;                        // a rank's in a step; another number is allowed and allocates what it needs more
-  bool overlap = true;                                   // communication runs beside computation
-  DType gradient = DType::f32;                           // of gradients
-  std::int64_t head_chunks = 0;                          // of a micro-batch's logits; 0: see layers/head_loss.h
+  std::shared_ptr<Device> device = nullptr;           // none: the processor
+  bool offload = false;                               // states in host memory
+  bool sequence_parallel = true;                      // where axis tp has several ranks
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;  // where axis pp has several
+  std::int64_t micro_batches = 1;                     // a rank's in a step; another number is allowed and allocates what it needs more
+  bool overlap = true;                                // communication runs beside computation
+  DType gradient = DType::f32;                        // of gradients
+  std::int64_t head_chunks = 0;                       // of a micro-batch's logits; 0: see layers/head_loss.h
 };
 
 // The communicators that an engine works over, and its place in the pipeline. Owns nothing.
 struct EngineGroups {
   DataGroup data;
-  Communicator* tensor = nullptr;   // axis tp: activations; nullptr: one rank
-  Communicator* ring = nullptr;     // axis cp: keys and values, and their gradients; nullptr: one rank
+  Communicator* tensor = nullptr;  // axis tp: activations; nullptr: one rank
+  Communicator* ring = nullptr;    // axis cp: keys and values, and their gradients; nullptr: one rank
   Communicator* ring_gradients = nullptr;
-  PipelineLinks* links = nullptr;   // to the stages before and behind; nullptr: one stage
-  Communicator* stages = nullptr;   // axis pp
+  PipelineLinks* links = nullptr;  // to the stages before and behind; nullptr: one stage
+  Communicator* stages = nullptr;  // axis pp
   PipelinePlace place = {};
 
   EngineGroups(DataGroup data_, Communicator* tensor_ = nullptr) : data(std::move(data_)), tensor(tensor_) {}  // NOLINT
@@ -86,7 +86,8 @@ class Engine {
   void enqueue_gradients(const HostBatch& batch);
   // [1] fp64, in device memory.
   const Tensor& loss_sum() const { return shared_.loss.sum; }
-  // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the same).
+  // The same without gradients, of any number of sequences. `micro_steps`: as many as any rank needs for its part (all ranks take the
+  // same).
   double loss(const HostBatch& batch, std::int64_t micro_steps);
   double loss(const HostBatch& batch) { return loss(batch, micro_steps(batch.sequences)); }
   // Micro-steps that so many sequences take.
@@ -111,8 +112,8 @@ class Engine {
 
   // CommWaits::nanoseconds() of all communication but the pipeline's messages.
   std::uint64_t exposed_nanoseconds() { return sharding_.exposed_nanoseconds(); }
-  // The idle share of the gradients() before so many later ones (0, 1) over all stages, which must have ended; 0 without a pipeline. Collective
-  // over axis pp.
+  // The idle share of the gradients() before so many later ones (0, 1) over all stages, which must have ended; 0 without a pipeline.
+  // Collective over axis pp.
   double bubble_fraction(int runs_ago = 0) const;
   // The executor of the last gradients(); nullptr before. What it tells of a step is true when the device is done with the step.
   PipelineExecutor* last_executor() const { return last_; }

@@ -78,7 +78,8 @@ ChoiceResult evaluate_choices(Engine& engine, const std::vector<ChoiceExample>& 
   for (std::size_t number = 0; number < count; ++number) {
     const std::span<double> sums = std::span(losses).subspan(number * most, examples[number].choices.size());
     if (is_right(examples[number], sums)) ++result.right_unnormalized;
-    for (std::size_t choice = 0; choice < sums.size(); ++choice) sums[choice] /= static_cast<double>(examples[number].choices[choice].size());
+    for (std::size_t choice = 0; choice < sums.size(); ++choice)
+      sums[choice] /= static_cast<double>(examples[number].choices[choice].size());
     if (is_right(examples[number], sums)) ++result.right;
     ++result.examples;
   }

@@ -19,7 +19,7 @@ EvaluationResult evaluate(Engine& engine, const BatchSource& data, std::int64_t 
 
 struct ChoiceResult {
   std::int64_t examples = 0;
-  std::int64_t right = 0;             // where the right choice has the least mean token loss: acc_norm of llm.c's eval.py
+  std::int64_t right = 0;               // where the right choice has the least mean token loss: acc_norm of llm.c's eval.py
   std::int64_t right_unnormalized = 0;  // where it has the least sum of token losses
 };
 

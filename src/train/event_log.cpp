@@ -38,7 +38,9 @@ void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
   out.push_back(static_cast<char>(value));
 }
-void put_tag(std::string& out, unsigned field, WireType type) { put_varint(out, field << 3 | type); }
+void put_tag(std::string& out, unsigned field, WireType type) {
+  put_varint(out, field << 3 | type);
+}
 void put_bytes(std::string& out, unsigned field, std::string_view content) {
   put_tag(out, field, bytes);
   put_varint(out, content.size());
@@ -92,13 +94,16 @@ std::optional<std::string_view> record_at(std::string_view content, std::size_t 
 void cut_after(const std::filesystem::path& file, std::int64_t last_step) {
   const std::string content = read_file(file, std::size_t{8} << 30);
   std::size_t kept = 0, records = 0;
-  for (auto data = record_at(content, 0); data && step_of(*data) <= last_step; data = record_at(content, kept), ++records) kept += frame_bytes + data->size();
+  for (auto data = record_at(content, 0); data && step_of(*data) <= last_step; data = record_at(content, kept), ++records)
+    kept += frame_bytes + data->size();
   std::error_code error;
   if (records <= 1)
     std::filesystem::remove(file, error);
   else if (kept < content.size())
     std::filesystem::resize_file(file, kept, error);
-  if (error) throw Error(ExitCode::bad_data, "cannot cut off the events of a future that was given up: " + error.message(), file.string(), "check the run directory's permissions");
+  if (error)
+    throw Error(ExitCode::bad_data, "cannot cut off the events of a future that was given up: " + error.message(), file.string(),
+                "check the run directory's permissions");
 }
 
 std::string host_name() {
@@ -111,7 +116,9 @@ std::string host_name() {
 EventLog::EventLog(const std::filesystem::path& folder, std::int64_t last_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw Error(ExitCode::bad_data, "cannot create the folder: " + error.message(), folder.string(), "check the run directory's permissions");
+  if (error)
+    throw Error(ExitCode::bad_data, "cannot create the folder: " + error.message(), folder.string(),
+                "check the run directory's permissions");
   std::vector<std::filesystem::path> earlier;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -128,7 +135,9 @@ EventLog::~EventLog() {
 
 void EventLog::start_file() {
   file_ = std::fopen(path_.c_str(), "we");
-  if (file_ == nullptr) throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(), "check the run directory's permissions");
+  if (file_ == nullptr)
+    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(),
+                "check the run directory's permissions");
   std::string event = begin_event();
   put_bytes(event, 3, "brain.Event:2");
   write_record(event);
@@ -141,7 +150,8 @@ void EventLog::write_record(const std::string& event) {
   record += event;
   put(record, masked_crc(event));
   if (std::fwrite(record.data(), 1, record.size(), file_) != record.size() || std::fflush(file_) != 0)
-    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(), "free some space; the last checkpoint is safe");
+    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(),
+                "free some space; the last checkpoint is safe");
 }
 
 void EventLog::write_scalars(std::int64_t step, Scalars scalars) {

@@ -21,7 +21,8 @@ Generator::Generator(const ModelConfig& model, std::int64_t capacity, int thread
       caches_(static_cast<std::size_t>(model.num_hidden_layers)) {
   ops::set_threads(threads);
   const std::int64_t kv = model.num_key_value_heads * model.head_dim, half = rope_columns(model);
-  cache_memory_ = device_->allocate("key-value cache", static_cast<std::size_t>(2 * model.num_hidden_layers * capacity * kv) * sizeof(float));
+  cache_memory_ =
+      device_->allocate("key-value cache", static_cast<std::size_t>(2 * model.num_hidden_layers * capacity * kv) * sizeof(float));
   float* cache = cache_memory_.as<float>();
   for (KvCache& layer : caches_) {
     layer.keys = Tensor(cache, DType::f32, {capacity, kv});
@@ -76,14 +77,16 @@ std::span<const float> Generator::logits(std::span<const std::int32_t> text) {
   return next_logits(text);
 }
 
-void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOptions& options, const std::function<void(std::int32_t)>& emit) {
+void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOptions& options,
+                         const std::function<void(std::int32_t)>& emit) {
   const Philox philox(derive_key(options.seed, "generate"));
   std::vector<std::int32_t> text(prompt.begin(), prompt.end());
   std::span<const float> logits = this->logits(prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
-    const std::int32_t id = sample_token(options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits,
-                                         options.sampling, uniform);
+    const std::int32_t id =
+        sample_token(options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits,
+                     options.sampling, uniform);
     if (std::find(options.end_tokens.begin(), options.end_tokens.end(), id) != options.end_tokens.end()) return;
     emit(id);
     if (i + 1 == options.tokens) return;

@@ -30,12 +30,14 @@ ParallelLayout parse_layout(const std::string& text) {
   const std::string where = "--layouts \"" + text + "\"";
   ParallelLayout layout;
   const std::vector<std::string> keys{"dp", "replicate", "zero", "tp", "cp", "pp", "schedule", "virtual"};
-  std::int64_t* const numbers[] = {&layout.dp, &layout.replicate, &layout.zero, &layout.tp, &layout.cp, &layout.pp, nullptr, &layout.virtual_stages};
+  std::int64_t* const numbers[] = {&layout.dp, &layout.replicate, &layout.zero, &layout.tp,
+                                   &layout.cp, &layout.pp,        nullptr,      &layout.virtual_stages};
   bool named_virtual = false;
   for (const std::string& part : split(text, ',')) {
     const std::string assignment = trimmed(part);
     const std::size_t equals = assignment.find('=');
-    if (equals == std::string::npos) throw Error(ExitCode::bad_config, fmt::format("'{}' is not of the form key=value", assignment), where, "for example dp=2");
+    if (equals == std::string::npos)
+      throw Error(ExitCode::bad_config, fmt::format("'{}' is not of the form key=value", assignment), where, "for example dp=2");
     const std::string key = trimmed(assignment.substr(0, equals)), value = trimmed(assignment.substr(equals + 1));
     std::size_t index = 0;
     while (index < keys.size() && keys[index] != key) ++index;
@@ -45,7 +47,8 @@ ParallelLayout parse_layout(const std::string& text) {
     if (key == "schedule") {
       const std::vector<std::string> schedules{"1f1b", "gpipe", "interleaved", "zero-bubble"};
       if (std::find(schedules.begin(), schedules.end(), value) == schedules.end())
-        throw Error(ExitCode::bad_config, fmt::format("unknown schedule '{}'", value), where, fmt::format("the schedules are: {}", fmt::join(schedules, ", ")));
+        throw Error(ExitCode::bad_config, fmt::format("unknown schedule '{}'", value), where,
+                    fmt::format("the schedules are: {}", fmt::join(schedules, ", ")));
       layout.schedule = value;
       continue;
     }
@@ -78,7 +81,8 @@ std::string ParallelLayout::text() const {
 }
 
 ParallelLayout layout_of(const ParallelismConfig& config) {
-  return {config.data, config.replicate, config.zero, config.tensor, config.context, config.pipeline, config.schedule, config.virtual_stages};
+  return {config.data,    config.replicate, config.zero,     config.tensor,
+          config.context, config.pipeline,  config.schedule, config.virtual_stages};
 }
 
 std::vector<ParallelLayout> parse_layouts(const std::string& text) {
@@ -87,7 +91,8 @@ std::vector<ParallelLayout> parse_layouts(const std::string& text) {
     if (!trimmed(part).empty()) layouts.push_back(parse_layout(trimmed(part)));
   for (const ParallelLayout& layout : layouts)
     if (layout.ranks() > most_ranks)
-      throw Error(ExitCode::bad_config, fmt::format("{} needs more than {} ranks", layout.text(), most_ranks), "--layouts", "use smaller degrees");
+      throw Error(ExitCode::bad_config, fmt::format("{} needs more than {} ranks", layout.text(), most_ranks), "--layouts",
+                  "use smaller degrees");
   if (layouts.empty()) throw Error(ExitCode::bad_config, "no layout given", "--layouts", "for example --layouts \"dp=2;dp=4\"");
   return layouts;
 }
@@ -127,15 +132,17 @@ std::string layout_refusal(const ParallelLayout& layout, const ModelConfig& mode
     return fmt::format("virtual = {} is for schedule=interleaved with pp of at least 2", layout.virtual_stages);
   if (layout.pp * layout.virtual_stages > model.num_hidden_layers)
     return fmt::format("{} pipeline stages{} are more than the model's {} layers", layout.pp * layout.virtual_stages,
-                       layout.virtual_stages > 1 ? fmt::format(" ({} × {} virtual)", layout.pp, layout.virtual_stages) : "", model.num_hidden_layers);
+                       layout.virtual_stages > 1 ? fmt::format(" ({} × {} virtual)", layout.pp, layout.virtual_stages) : "",
+                       model.num_hidden_layers);
   return "";
 }
 
 std::string nearest_layouts(const ParallelLayout& layout, const ModelConfig& model, std::int64_t sequence_length) {
   const auto distance = [&](const ParallelLayout& other) {
     const auto apart = [](std::int64_t a, std::int64_t b) { return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b))); };
-    return apart(layout.tp, other.tp) + apart(layout.cp, other.cp) + apart(layout.pp, other.pp) + apart(layout.virtual_stages, other.virtual_stages) +
-           0.5 * apart(layout.dp, other.dp) + 0.6 * apart(layout.replicate, other.replicate) + (layout.schedule == other.schedule ? 0 : 0.3) +
+    return apart(layout.tp, other.tp) + apart(layout.cp, other.cp) + apart(layout.pp, other.pp) +
+           apart(layout.virtual_stages, other.virtual_stages) + 0.5 * apart(layout.dp, other.dp) +
+           0.6 * apart(layout.replicate, other.replicate) + (layout.schedule == other.schedule ? 0 : 0.3) +
            (layout.zero == other.zero ? 0 : 5);
   };
   std::vector<ParallelLayout> candidates;
@@ -143,7 +150,8 @@ std::string nearest_layouts(const ParallelLayout& layout, const ModelConfig& mod
     if (layout_refusal(other, model, sequence_length).empty()) candidates.push_back(other);
   std::stable_sort(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
   std::string text;
-  for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates.size()); ++i) text += fmt::format("{}{}", i == 0 ? "" : "; ", candidates[i].text());
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates.size()); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : "; ", candidates[i].text());
   return text;
 }
 

@@ -69,7 +69,8 @@ ModelConfig parse_header(std::span<const std::byte> bytes, const std::filesystem
   const double described = described_bytes(config);
   if (static_cast<double>(bytes.size()) != described)
     reject(file, fmt::format("its header asks for {:.0f} bytes and it has {}: {}", described, bytes.size(),
-                             static_cast<double>(bytes.size()) < described ? "truncated, or another format" : "something follows, or another format"));
+                             static_cast<double>(bytes.size()) < described ? "truncated, or another format"
+                                                                           : "something follows, or another format"));
   complete_and_validate(config, file.string());
   return config;
 }
@@ -98,7 +99,8 @@ void fill_weights(const ModelConfig& config, const std::byte* data, UnitStorage&
     data += bytes;
   };
   const auto take_layers = [&](const char* name, std::int64_t rotary_heads = 0) {
-    for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) take(fmt::format("model.layers.{}.{}.weight", layer, name), rotary_heads);
+    for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+      take(fmt::format("model.layers.{}.{}.weight", layer, name), rotary_heads);
   };
   take("model.embed_tokens.weight");
   take_layers("input_layernorm");
@@ -111,7 +113,8 @@ void fill_weights(const ModelConfig& config, const std::byte* data, UnitStorage&
   take_layers("mlp.down_proj");
   take_layers("mlp.up_proj");
   take("model.norm.weight");
-  data += static_cast<std::size_t>(config.max_position_embeddings * config.head_dim) * sizeof(float);  // cosines and sines, which are computed here
+  data += static_cast<std::size_t>(config.max_position_embeddings * config.head_dim) *
+          sizeof(float);  // cosines and sines, which are computed here
   if (!config.tie_word_embeddings) take("lm_head.weight");
 }
 
@@ -130,13 +133,14 @@ void import_llama2c(const std::filesystem::path& file, const std::string& tokeni
   if (!tokenizer.empty()) {
     const auto loaded = load_tokenizer(tokenizer);
     if (loaded->vocabulary_size() != config.vocab_size)
-      throw Error(ExitCode::bad_data, fmt::format("the tokenizer has {} ids, the model {}", loaded->vocabulary_size(), config.vocab_size), tokenizer,
-                  "give the tokenizer that the model was trained with");
+      throw Error(ExitCode::bad_data, fmt::format("the tokenizer has {} ids, the model {}", loaded->vocabulary_size(), config.vocab_size),
+                  tokenizer, "give the tokenizer that the model was trained with");
     state.tokenizer = loaded->to_json();
   }
   const checkpoint::RunDirectoryLock lock(out);
   if (!checkpoint::list_checkpoints(out).empty())
-    throw Error(ExitCode::bad_config, "the folder holds checkpoints already", out.string(), "give --out another folder, or delete this one");
+    throw Error(ExitCode::bad_config, "the folder holds checkpoints already", out.string(),
+                "give --out another folder, or delete this one");
   const auto device = create_cpu_device();
   UnitStorage units(*device, model_units(config), 1, StorageKind::training);  // moments are zero
   fill_weights(config, mapped.bytes().data() + header_bytes, units);

@@ -18,8 +18,8 @@ struct TrainingMemory {
 // so the figures are those of the run itself. Needs no collective.
 TrainingMemory training_memory(EngineOptions options, const EngineGroups& groups, Device& device);
 
-// `options` again, where the training fits into `available` bytes. Else throws Error (ExitCode::out_of_memory) with the largest allocations and
-// with those changes of single settings, or else of several, after which it would fit.
+// `options` again, where the training fits into `available` bytes. Else throws Error (ExitCode::out_of_memory) with the largest allocations
+// and with those changes of single settings, or else of several, after which it would fit.
 EngineOptions check_memory(EngineOptions options, const EngineGroups& groups, Device& device, std::size_t available);
 // With what is free on the options' device, less what its libraries take for themselves. Devices other than GPUs are not checked.
 EngineOptions check_memory(EngineOptions options, const EngineGroups& groups);

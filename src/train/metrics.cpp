@@ -50,14 +50,19 @@ MetricsLog::MetricsLog(const std::filesystem::path& file, std::int64_t last_step
     if (kept != content) write_file_atomically(file, kept);
   }
   file_ = std::fopen(file.c_str(), "ae");
-  if (file_ == nullptr) throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), file.string(), "check the run directory's permissions");
+  if (file_ == nullptr)
+    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), file.string(),
+                "check the run directory's permissions");
 }
 
-MetricsLog::~MetricsLog() { std::fclose(file_); }
+MetricsLog::~MetricsLog() {
+  std::fclose(file_);
+}
 
 void MetricsLog::write_line(const std::string& line) {
   if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
-    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(), "free some space; the last checkpoint is safe");
+    throw Error(ExitCode::bad_data, fmt::format("cannot write: {}", std::strerror(errno)), path_.string(),
+                "free some space; the last checkpoint is safe");
 }
 
 void MetricsLog::append(const MetricsRow& row) {

@@ -31,7 +31,8 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folde
     reader_.emplace(*checkpoint);
     const std::string where = directory_.string();
     const TrainingState state = TrainingState::from_json(reader_->training(), where);
-    if (state.model_config.empty()) throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
+    if (state.model_config.empty())
+      throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
     config_ = parse_model_config(state.model_config, where);
     tokenizer_json_ = state.tokenizer;
     return;
@@ -39,7 +40,9 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folde
   if (!std::filesystem::exists(folder / "config.json")) {
     const bool exists = std::filesystem::exists(folder);
     throw Error(ExitCode::bad_data,
-                exists ? "no model here: neither a run (checkpoints/) nor a checkpoint (manifest.json) nor a Hugging Face folder (config.json)" : "no such folder",
+                exists
+                    ? "no model here: neither a run (checkpoints/) nor a checkpoint (manifest.json) nor a Hugging Face folder (config.json)"
+                    : "no such folder",
                 folder.string(), "give a run directory of `baleen train`, one of its checkpoints, or the folder of a model");
   }
   config_ = read_model_config(folder / "config.json");
@@ -63,8 +66,8 @@ const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {
 
 const Tokenizer& ModelFolder::required_tokenizer() {
   if (tokenizer() == nullptr)
-    throw Error(ExitCode::bad_data, "the model carries no tokenizer" + (why_no_tokenizer_.empty() ? "" : ": " + why_no_tokenizer_), directory_.string(),
-                "train on files made by `baleen tokenize`, or set data.tokenizer");
+    throw Error(ExitCode::bad_data, "the model carries no tokenizer" + (why_no_tokenizer_.empty() ? "" : ": " + why_no_tokenizer_),
+                directory_.string(), "train on files made by `baleen tokenize`, or set data.tokenizer");
   return *tokenizer_;
 }
 

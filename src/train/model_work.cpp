@@ -79,7 +79,8 @@ void ModelWork::reserve(Device& device, int slots, std::size_t bytes, std::int64
     Slot slot;
     slot.memory = device.allocate("activations", bytes);
     slot.saved.bind(slot.memory.data(), slot.memory.bytes());
-    Buffer& indices = index_memory_.emplace_back(device.allocate("batch and tables", 2 * static_cast<std::size_t>(tokens) * sizeof(std::int32_t)));
+    Buffer& indices =
+        index_memory_.emplace_back(device.allocate("batch and tables", 2 * static_cast<std::size_t>(tokens) * sizeof(std::int32_t)));
     slot.ids = Tensor(indices.data(), DType::i32, {tokens});
     slot.targets = Tensor(indices.as<std::int32_t>() + tokens, DType::i32, {tokens});
     slots_.push_back(std::move(slot));
@@ -94,7 +95,8 @@ void ModelWork::begin(Pass pass, const Schedule& schedule, const BoundaryPlan& p
   load_ = std::move(load);
   last_micro_batch_.assign(stages_.size(), -1);
   for (const Action& action : schedule.ranks[static_cast<std::size_t>(place_.stage)])
-    if (action.compute() && action.last_backward()) last_micro_batch_[static_cast<std::size_t>(action.chunk / place_.stages)] = action.micro_batch;
+    if (action.compute() && action.last_backward())
+      last_micro_batch_[static_cast<std::size_t>(action.chunk / place_.stages)] = action.micro_batch;
   for (Slot& slot : slots_) release(slot);  // of a run that failed
 }
 
@@ -132,7 +134,8 @@ void ModelWork::backward_input(int chunk, int micro_batch, const Tensor& d_out, 
   Slot& own = slot(chunk, micro_batch);
   ops::Context keeping{context_.stream, own.saved};
   Sharding::Pass access(sharding_, context_);
-  own.deferred = stage(chunk).backward_input({keeping, units_, own.saved, tensor_, ring_}, batch(own), own.forward, shared_.loss, access, d_out, d_in);
+  own.deferred =
+      stage(chunk).backward_input({keeping, units_, own.saved, tensor_, ring_}, batch(own), own.forward, shared_.loss, access, d_out, d_in);
 }
 
 void ModelWork::backward_weight(int chunk, int micro_batch) {

@@ -16,7 +16,9 @@ MeshDegrees degrees_of(const ParallelLayout& layout) {
 
 }  // namespace
 
-Mesh mesh_of(const ParallelLayout& layout) { return Mesh(degrees_of(layout)); }
+Mesh mesh_of(const ParallelLayout& layout) {
+  return Mesh(degrees_of(layout));
+}
 
 ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device, CommObserver* observer)
     : mesh_(degrees_of(layout)), device_(device), observer_(observer) {
@@ -52,7 +54,8 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
   data.data_rank = at(Axis::replicate) * mesh_.degree(Axis::dp) + at(Axis::dp);
   data.data_size = mesh_.degree(Axis::replicate) * mesh_.degree(Axis::dp);
   data.parts = mesh_.world_size() / mesh_.degree(Axis::replicate);
-  data.part = ((at(Axis::pp) * mesh_.degree(Axis::dp) + at(Axis::dp)) * mesh_.degree(Axis::cp) + at(Axis::cp)) * mesh_.degree(Axis::tp) + at(Axis::tp);
+  data.part = ((at(Axis::pp) * mesh_.degree(Axis::dp) + at(Axis::dp)) * mesh_.degree(Axis::cp) + at(Axis::cp)) * mesh_.degree(Axis::tp) +
+              at(Axis::tp);
   data.tied = tied;
   groups_->links = links_.get();
   groups_->stages = stages;
@@ -73,11 +76,13 @@ Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const c
   return communicator == nullptr ? nullptr : all_.emplace_back(std::move(communicator)).get();
 }
 
-std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name, Kind kind) const {
+std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name,
+                                                             Kind kind) const {
   auto communicator = world.create_communicator(ranks, name);
   if (communicator != nullptr) communicator->observe(observer_);
   if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
-  return for_gpu_buffers(std::move(communicator), *device_, {world.gpu_backend(), world.gpu_timeout(), kind == Kind::ring, world.peer_copies()});
+  return for_gpu_buffers(std::move(communicator), *device_,
+                         {world.gpu_backend(), world.gpu_timeout(), kind == Kind::ring, world.peer_copies()});
 }
 
 // The ranks of the first and of the last stage that hold the same part of the embedding.
@@ -94,7 +99,9 @@ Communicator* ParallelAxes::create_tied(World& world, const ModelConfig& model) 
 void ParallelAxes::create_links(World& world, bool ring) {
   const int stages = mesh_.degree(Axis::pp);
   if (stages == 1) return;
-  const auto make = [&](const std::vector<int>& ranks, const std::string& name) { return create_on_device(world, ranks, name, Kind::collectives); };
+  const auto make = [&](const std::vector<int>& ranks, const std::string& name) {
+    return create_on_device(world, ranks, name, Kind::collectives);
+  };
   if (world.rank() < mesh_.world_size()) {
     links_ = std::make_unique<PipelineLinks>(make, world.rank(), mesh_.group(world.rank(), Axis::pp), ring);
     return;

@@ -23,7 +23,8 @@ class ParallelAxes {
  public:
   // Collective over the world, whoever is a member. `device`: where the buffers will be, which must live as long; nullptr: in host memory.
   // `observer` hears of every operation and must live as long too.
-  ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device = nullptr, CommObserver* observer = nullptr);
+  ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device = nullptr,
+               CommObserver* observer = nullptr);
 
   bool member() const { return everyone_ != nullptr; }
   const Mesh& mesh() const { return mesh_; }

@@ -29,7 +29,9 @@ std::string numbers(const MetricsRow& row) {
 Progress::Progress(std::int64_t first, std::int64_t last, bool visible)
     : first_(first), last_(last), visible_(visible), terminal_(visible && isatty(STDERR_FILENO) != 0) {}
 
-Progress::~Progress() { end_bar(); }
+Progress::~Progress() {
+  end_bar();
+}
 
 void Progress::end_bar() {
   if (bar_drawn_) std::fputc('\n', stderr);

@@ -38,7 +38,11 @@ class Shard {
 
  private:
   void add(checkpoint::CheckpointReader& reader, const ParameterDescription& parameter, StateKind kind, SliceRange range) {
-    Placement placement{parameter.name, kind, parameter.shape, Box::whole(parameter.shape), static_cast<std::int64_t>(range.begin),
+    Placement placement{parameter.name,
+                        kind,
+                        parameter.shape,
+                        Box::whole(parameter.shape),
+                        static_cast<std::int64_t>(range.begin),
                         static_cast<std::int64_t>(range.end)};
     const DType dtype = reader.dtype(parameter.name, kind);
     std::vector<float> values(range.size());
@@ -58,7 +62,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& run, std::int
   if (step < 0) return entries.back().directory;
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.step == step; });
   if (found == entries.end())
-    throw Error(ExitCode::bad_data, fmt::format("no checkpoint of step {}", step), run.string(), "`baleen checkpoint list RUN` shows what is there");
+    throw Error(ExitCode::bad_data, fmt::format("no checkpoint of step {}", step), run.string(),
+                "`baleen checkpoint list RUN` shows what is there");
   return found->directory;
 }
 
@@ -78,7 +83,8 @@ std::int64_t reshard_checkpoint(const std::filesystem::path& run, std::int64_t s
   std::vector<checkpoint::FileRecord> records;
   for (int rank = 0; rank < ranks; ++rank) {
     const Shard shard(reader, layout, rank);
-    for (auto& record : checkpoint::write_rank_files(incomplete, rank, ranks, reader.step(), shard.pieces())) records.push_back(std::move(record));
+    for (auto& record : checkpoint::write_rank_files(incomplete, rank, ranks, reader.step(), shard.pieces()))
+      records.push_back(std::move(record));
   }
   checkpoint::commit_checkpoint(incomplete, reader.step(), ranks, reader.training(), std::move(records));
   return reader.step();

@@ -41,7 +41,8 @@ std::shared_ptr<const Tokenizer> model_tokenizer(const std::filesystem::path& fo
   }
 }
 
-std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch, DataOrder order) {
+std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch,
+                                           DataOrder order) {
   return std::make_unique<TokenDataset>(
       paths, DatasetOptions{config.training.sequence_length, global_batch, config.model.vocab_size, order, config.data.seed});
 }
@@ -59,7 +60,8 @@ RunData resolve_run(Config& config, int world) {
   RunData data;
   const bool needs_data = config.training.steps > 0;
   if (needs_data && config.data.train.empty())
-    throw Error(ExitCode::bad_config, "data.train: missing", config.source, "name token files, such as data.train = \"corpus.bin\"; `baleen tokenize` makes them");
+    throw Error(ExitCode::bad_config, "data.train: missing", config.source,
+                "name token files, such as data.train = \"corpus.bin\"; `baleen tokenize` makes them");
   std::vector<std::vector<std::filesystem::path>> sources;
   std::vector<std::filesystem::path> train;  // of all sources
   for (const std::string& pattern : config.data.train) {

@@ -11,15 +11,15 @@
 namespace baleen {
 
 struct RunData {
-  std::unique_ptr<Dataset> train;            // nullptr where the config names none, as is
+  std::unique_ptr<Dataset> train;  // nullptr where the config names none, as is
   std::unique_ptr<TokenDataset> validation;
-  std::string tokenizer_json;                       // Tokenizer::to_json(), or "" where the data name none
+  std::string tokenizer_json;  // Tokenizer::to_json(), or "" where the data name none
   // Bytes of text behind a validation token; NaN where the sidecar does not say.
   double validation_bytes_per_token = std::numeric_limits<double>::quiet_NaN();
 };
 
-// Finds the tokenizer, resolves the model and the layout for `world` ranks, and opens the files. With training.steps = 0 no data are needed.
-// Throws Error(bad_config | bad_data).
+// Finds the tokenizer, resolves the model and the layout for `world` ranks, and opens the files. With training.steps = 0 no data are
+// needed. Throws Error(bad_config | bad_data).
 RunData resolve_run(Config& config, int world);
 
 }  // namespace baleen

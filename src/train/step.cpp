@@ -60,8 +60,8 @@ std::string TrainingStep::reason_against_graphs() const {
 HostBatch TrainingStep::fill(Slot& slot, std::int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t sequences = batches_.global_batch_size() / engine_.group().data_size;
-  batches_.fill(static_cast<std::uint64_t>(step - 1 + skipped_batches_), engine_.group().data_rank * sequences, sequences, slot.inputs.as<std::int32_t>(),
-                slot.targets.as<std::int32_t>());
+  batches_.fill(static_cast<std::uint64_t>(step - 1 + skipped_batches_), engine_.group().data_rank * sequences, sequences,
+                slot.inputs.as<std::int32_t>(), slot.targets.as<std::int32_t>());
   const auto elements = static_cast<std::size_t>(sequences * batches_.sequence_length());
   reading_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return {{slot.inputs.as<std::int32_t>(), elements}, {slot.targets.as<std::int32_t>(), elements}, sequences};
@@ -144,8 +144,10 @@ StepResult TrainingStep::take() {
     // The weights are still those that the step began with, whatever has been enqueued since.
     result.skipped = name_problem(first);
     if (!skip_non_finite_)
-      throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm), result.skipped,
-                  "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller gradient_clip");
+      throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad: loss {}, gradient norm {}", result.loss, result.grad_norm),
+                  result.skipped,
+                  "the weights were not updated; go on from the last checkpoint with a lower optimizer.lr, more warmup_steps or a smaller "
+                  "gradient_clip");
   }
   const StepResult taken = result;
   pending_.pop_front();
@@ -158,7 +160,8 @@ std::optional<StepResult> TrainingStep::run(std::int64_t step, bool stop) {
 }
 
 std::string TrainingStep::name_problem(const Pending& failed) {
-  return fmt::format("step {}, {}", failed.result.step, name_non_finite(engine_, fill(slots_[failed.slot], failed.result.step), failed.valid_tokens));
+  return fmt::format("step {}, {}", failed.result.step,
+                     name_non_finite(engine_, fill(slots_[failed.slot], failed.result.step), failed.valid_tokens));
 }
 
 }  // namespace baleen

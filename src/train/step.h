@@ -23,8 +23,8 @@ struct StepResult {
   double loss = 0;       // mean over the valid targets of the global batch
   double grad_norm = 0;  // of the whole gradient, before clipping
   double lr = 0;
-  std::string skipped;   // where loss or norm was not finite and the weights were left as they are: the step, parameter and rank
-  double seconds = 0;  // from its beginning, or from the end of the step before where the device had work all along, to its end
+  std::string skipped;  // where loss or norm was not finite and the weights were left as they are: the step, parameter and rank
+  double seconds = 0;   // from its beginning, or from the end of the step before where the device had work all along, to its end
 };
 
 // Whether a GPU's steps are recorded as graphs.
@@ -37,8 +37,8 @@ enum class StepGraphs { where_possible, never };
 // step is enqueued (the first time, operations choose their methods), and replayed from then on: the same kernels, and the same bits.
 class TrainingStep {
  public:
-  // With `skip_non_finite` a step whose loss or gradient norm is not finite changes nothing, and the next one goes on; results are then never
-  // late, because naming the parameter takes the weights as they were.
+  // With `skip_non_finite` a step whose loss or gradient norm is not finite changes nothing, and the next one goes on; results are then
+  // never late, because naming the parameter takes the weights as they were.
   TrainingStep(Engine& engine, AdamWOptimizer& optimizer, const BatchSource& batches, LrSchedule schedule, double gradient_clip,
                StepGraphs graphs = StepGraphs::where_possible, bool skip_non_finite = false);
 
@@ -47,8 +47,8 @@ class TrainingStep {
   // Of the step enqueued last: how long this rank took to read its part of the batch.
   double reading_seconds() const { return reading_seconds_; }
 
-  // Enqueues step `step`, counted from 1. `votes` become their sums over all ranks; the first is the wish to stop: where its sum is not 0, no
-  // rank runs the step, and the answer is false. At most results_late() results may be left to take.
+  // Enqueues step `step`, counted from 1. `votes` become their sums over all ranks; the first is the wish to stop: where its sum is not 0,
+  // no rank runs the step, and the answer is false. At most results_late() results may be left to take.
   bool enqueue(std::int64_t step, std::span<double> votes);
   bool enqueue(std::int64_t step, bool stop) {
     double vote = stop ? 1.0 : 0.0;

@@ -61,18 +61,21 @@ const toml::node* TomlSection::find(std::string_view key) {
 void TomlSection::reject(std::string_view key, const std::string& problem, const std::string& remedy) const {
   std::string where = source_;
   if (table_ != nullptr)
-    if (const toml::node* node = table_->get(key); node != nullptr && node->source().begin.line > 0) where += fmt::format(":{}", node->source().begin.line);
+    if (const toml::node* node = table_->get(key); node != nullptr && node->source().begin.line > 0)
+      where += fmt::format(":{}", node->source().begin.line);
   throw Error(ExitCode::bad_config, fmt::format("{}.{}: {}", name_, key, problem), where, remedy);
 }
 
 bool TomlSection::integer(std::string_view key, std::int64_t& value, std::int64_t low, std::int64_t high) {
   const toml::node* node = find(key);
   if (node == nullptr) return false;
-  if (!node->is_integer()) reject(key, fmt::format("expected an integer, got {}", type_name(*node)), fmt::format("write a whole number, such as {}", value));
+  if (!node->is_integer())
+    reject(key, fmt::format("expected an integer, got {}", type_name(*node)), fmt::format("write a whole number, such as {}", value));
   const std::int64_t given = node->as_integer()->get();
   if (given < low || given > high)
     reject(key, fmt::format("{} is out of range", given),
-           high == std::numeric_limits<std::int64_t>::max() ? fmt::format("use {} or more", low) : fmt::format("use a value from {} to {}", low, high));
+           high == std::numeric_limits<std::int64_t>::max() ? fmt::format("use {} or more", low)
+                                                            : fmt::format("use a value from {} to {}", low, high));
   value = given;
   return true;
 }
@@ -87,12 +90,14 @@ bool TomlSection::unsigned_integer(std::string_view key, std::uint64_t& value) {
 bool TomlSection::number(std::string_view key, double& value, double low, double high, bool open_low, bool open_high) {
   const toml::node* node = find(key);
   if (node == nullptr) return false;
-  if (!node->is_number()) reject(key, fmt::format("expected a number, got {}", type_name(*node)), fmt::format("write a number, such as {}", value));
+  if (!node->is_number())
+    reject(key, fmt::format("expected a number, got {}", type_name(*node)), fmt::format("write a number, such as {}", value));
   const double given = node->is_integer() ? static_cast<double>(node->as_integer()->get()) : node->as_floating_point()->get();
   if (!std::isfinite(given) || given < low || given > high || (open_low && given == low) || (open_high && given == high))
     reject(key, fmt::format("{} is out of range", given),
-           std::isfinite(high) ? fmt::format("use a number from {}{} to {}{}", low, open_low ? " (excluded)" : "", high, open_high ? " (excluded)" : "")
-                               : fmt::format("use a finite number {} {}", open_low ? "above" : "of at least", low));
+           std::isfinite(high)
+               ? fmt::format("use a number from {}{} to {}{}", low, open_low ? " (excluded)" : "", high, open_high ? " (excluded)" : "")
+               : fmt::format("use a finite number {} {}", open_low ? "above" : "of at least", low));
   value = given;
   return true;
 }
@@ -100,7 +105,8 @@ bool TomlSection::number(std::string_view key, double& value, double low, double
 bool TomlSection::boolean(std::string_view key, bool& value) {
   const toml::node* node = find(key);
   if (node == nullptr) return false;
-  if (!node->is_boolean()) reject(key, fmt::format("expected true or false, got {}", type_name(*node)), "write true or false without quotes");
+  if (!node->is_boolean())
+    reject(key, fmt::format("expected true or false, got {}", type_name(*node)), "write true or false without quotes");
   value = node->as_boolean()->get();
   return true;
 }
@@ -133,7 +139,8 @@ bool TomlSection::number_pair(std::string_view key, double& first, double& secon
     return given >= low && given < high_open;
   };
   if (array == nullptr || array->size() != 2 || !valid((*array)[0]) || !valid((*array)[1]))
-    reject(key, fmt::format("expected two numbers from {} to {} (excluded)", low, high_open), fmt::format("for example {} = [{}, {}]", key, first, second));
+    reject(key, fmt::format("expected two numbers from {} to {} (excluded)", low, high_open),
+           fmt::format("for example {} = [{}, {}]", key, first, second));
   first = (*array)[0].value<double>().value_or(first);
   second = (*array)[1].value<double>().value_or(second);
   return true;
@@ -148,9 +155,11 @@ bool TomlSection::strings(std::string_view key, std::vector<std::string>& values
     return true;
   }
   const toml::array* array = node->as_array();
-  if (array == nullptr) reject(key, fmt::format("expected a string or a list of strings, got {}", type_name(*node)), "write the value in quotes");
+  if (array == nullptr)
+    reject(key, fmt::format("expected a string or a list of strings, got {}", type_name(*node)), "write the value in quotes");
   for (const toml::node& element : *array) {
-    if (!element.is_string() || element.as_string()->get().empty()) reject(key, "expected a list of strings that are not empty", fmt::format("for example {} = [\"a.bin\", \"b.bin\"]", key));
+    if (!element.is_string() || element.as_string()->get().empty())
+      reject(key, "expected a list of strings that are not empty", fmt::format("for example {} = [\"a.bin\", \"b.bin\"]", key));
     values.push_back(element.as_string()->get());
   }
   return true;
@@ -161,10 +170,12 @@ bool TomlSection::numbers(std::string_view key, std::vector<double>& values, dou
   if (node == nullptr) return false;
   values.clear();
   const toml::array* array = node->as_array();
-  if (array == nullptr) reject(key, fmt::format("expected a list of numbers, got {}", type_name(*node)), fmt::format("for example {} = [0.7, 0.3]", key));
+  if (array == nullptr)
+    reject(key, fmt::format("expected a list of numbers, got {}", type_name(*node)), fmt::format("for example {} = [0.7, 0.3]", key));
   for (const toml::node& element : *array) {
     const double given = element.is_number() ? element.value<double>().value_or(above) : above;
-    if (!std::isfinite(given) || given <= above) reject(key, fmt::format("expected numbers above {}", above), fmt::format("for example {} = [0.7, 0.3]", key));
+    if (!std::isfinite(given) || given <= above)
+      reject(key, fmt::format("expected numbers above {}", above), fmt::format("for example {} = [0.7, 0.3]", key));
     values.push_back(given);
   }
   return true;
@@ -182,7 +193,8 @@ void TomlSection::finish() const {
   for (const auto& [key, node] : *table_) {
     const std::string given(key.str());
     if (std::find(known_.begin(), known_.end(), given) == known_.end())
-      reject(given, "unknown key", fmt::format("did you mean '{}'? [{}] knows: {}", nearest_name(given, known_), name_, fmt::join(known_, ", ")));
+      reject(given, "unknown key",
+             fmt::format("did you mean '{}'? [{}] knows: {}", nearest_name(given, known_), name_, fmt::join(known_, ", ")));
   }
 }
 

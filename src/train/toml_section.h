@@ -18,7 +18,8 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 class TomlSection {
  public:
   // `table` may be nullptr: an absent section holds nothing and every key keeps its default.
-  TomlSection(const toml::table* table, std::string name, std::string source) : table_(table), name_(std::move(name)), source_(std::move(source)) {}
+  TomlSection(const toml::table* table, std::string name, std::string source)
+      : table_(table), name_(std::move(name)), source_(std::move(source)) {}
 
   // Each reads `key` into `value` where it is present. Wrong types and values out of range throw Error(bad_config).
   bool integer(std::string_view key, std::int64_t& value, std::int64_t low, std::int64_t high = std::numeric_limits<std::int64_t>::max());

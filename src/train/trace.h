@@ -1,4 +1,5 @@
-// What a step did when: a file for chrome://tracing or ui.perfetto.dev, a process a rank, a row for computing and one for each communicator.
+// What a step did when: a file for chrome://tracing or ui.perfetto.dev, a process a rank, a row for computing and one for each
+// communicator.
 #pragma once
 
 #include <chrono>

@@ -49,8 +49,8 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
   watch_->begin_unlimited("starting");
   prepare_run_directory();
   if (data_.train != nullptr) {
-    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip, StepGraphs::where_possible,
-                           config_.fault.nonfinite == "skip");
+    training_step_.emplace(engine_, optimizer_, *data_.train, config_.schedule(), config_.training.gradient_clip,
+                           StepGraphs::where_possible, config_.fault.nonfinite == "skip");
     data_fingerprint_ = data_.train->fingerprint().to_json();
   }
   restore();
@@ -136,7 +136,10 @@ std::int64_t Trainer::restore_newest() {
       return step;
     }
     if (failure) log::warning("checkpoint {} cannot be used and is passed over: {}", directory.string(), failure->what());
-    if (!first) first = failure ? *failure : Error(ExitCode::rank_failed, "another rank could not read the checkpoint", directory.string(), "see that rank's message");
+    if (!first)
+      first = failure ? *failure
+                      : Error(ExitCode::rank_failed, "another rank could not read the checkpoint", directory.string(),
+                              "see that rank's message");
     if (everyone.rank() == 0) ++entry;
   }
 }
@@ -162,13 +165,13 @@ void Trainer::restore_from(const std::filesystem::path& directory) {
 void Trainer::log_start() const {
   if (world_.rank() != 0) return;
   const TrainingConfig& t = config_.training;
-  log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture, static_cast<double>(config_.model.parameters()) / 1e6,
-            config_.model.vocab_size);
-  log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(),
-            layout_of(config_.parallelism).text(), world_.backend(), engine_.device().description());
+  log::info("model: {} of {:.3f} M parameters, vocabulary {}", config_.model.architecture,
+            static_cast<double>(config_.model.parameters()) / 1e6, config_.model.vocab_size);
+  log::info("layout: {} ranks of {} threads, {}, backend {}; {}", world_.size(), ops::threads(), layout_of(config_.parallelism).text(),
+            world_.backend(), engine_.device().description());
   if (world_.size() > 1) log::info("{}", rank_grid(axes_.mesh()));
-  log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size, t.sequence_length,
-            t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
+  log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size,
+            t.sequence_length, t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
 }
 
 ExitCode Trainer::run() {
@@ -207,7 +210,8 @@ ExitCode Trainer::run_steps() {
       if (saved_step_ != step - 1) save(step - 1);
       watch_->begin_unlimited("completing the last checkpoint");
       saver_->finish();
-      if (world_.rank() == 0) log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
+      if (world_.rank() == 0)
+        log::info("stopped by a signal after step {}; the checkpoint is saved: run the same command again to go on", step - 1);
       return ExitCode::stopped;
     }
     const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
@@ -306,7 +310,8 @@ void Trainer::finish_step(const StepResult& result, MetricsRow row) {
   if (metrics_ != nullptr) show_step(result, row, too_many);
   if (too_many)
     throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad in {} steps in a row", skipped_in_a_row_), result.skipped,
-                "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise fault.skip_limit");
+                "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise "
+                "fault.skip_limit");
 }
 
 void Trainer::show_step(const StepResult& result, MetricsRow& row, bool last) {
@@ -344,14 +349,20 @@ bool Trainer::is_spike(const StepResult& result) {
     if (result.loss > fault.spike_factor * usual) {
       if (saved_step_ >= 0 && rewinds_ < fault.spike_limit) {
         if (world_.rank() == 0)
-          log::warning("the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}: going back to the last checkpoint, without the batches since", result.step, result.loss,
-                       window, usual);
+          log::warning(
+              "the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}: going back to the last checkpoint, without the "
+              "batches since",
+              result.step, result.loss, window, usual);
         return true;
       }
       if (saved_step_ >= 0)
-        throw Error(ExitCode::bad_numbers, fmt::format("the loss of step {} is {}, and the run has gone back {} times already", result.step, result.loss, rewinds_), "[fault] spike_limit",
-                    "lower optimizer.lr, or raise fault.spike_skip to leave out more of the data");
-      if (world_.rank() == 0) log::warning("the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}, and there is no checkpoint to go back to", result.step, result.loss, window, usual);
+        throw Error(
+            ExitCode::bad_numbers,
+            fmt::format("the loss of step {} is {}, and the run has gone back {} times already", result.step, result.loss, rewinds_),
+            "[fault] spike_limit", "lower optimizer.lr, or raise fault.spike_skip to leave out more of the data");
+      if (world_.rank() == 0)
+        log::warning("the loss of step {} is {:.4g}, the median of the {} steps before {:.4g}, and there is no checkpoint to go back to",
+                     result.step, result.loss, window, usual);
     }
     losses_.pop_front();
   }
@@ -383,7 +394,8 @@ void Trainer::rewind(const StepResult& spike) {
 void Trainer::validate(std::int64_t step) {
   if (data_.validation == nullptr) return;
   const std::int64_t wanted = config_.training.eval_steps * config_.training.global_batch_size;
-  const EvaluationResult result = evaluate(engine_, *data_.validation, std::min<std::int64_t>(wanted, static_cast<std::int64_t>(data_.validation->samples())));
+  const EvaluationResult result =
+      evaluate(engine_, *data_.validation, std::min<std::int64_t>(wanted, static_cast<std::int64_t>(data_.validation->samples())));
   if (metrics_ == nullptr) return;
   const ValidationRow row{step, result.loss, result.loss / std::numbers::ln2 / data_.validation_bytes_per_token};
   record(row);

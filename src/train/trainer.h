@@ -14,9 +14,9 @@
 #include "comm/communicator.h"
 #include "train/checkpoint_saver.h"
 #include "train/config.h"
-#include "train/parallel_axes.h"
 #include "train/event_log.h"
 #include "train/metrics.h"
+#include "train/parallel_axes.h"
 #include "train/progress.h"
 #include "train/rank_watch.h"
 #include "train/run_data.h"
@@ -40,7 +40,8 @@ ResumePolicy parse_resume(const std::string& text);
 class Trainer {
  public:
   // `config` is resolved for world.size() ranks. Rank 0 creates and locks the run directory. `stop` is asked once a step.
-  // `trace`: where the trace of a step goes (the second that this process trains, so that nothing happens in it for the first time); empty: none.
+  // `trace`: where the trace of a step goes (the second that this process trains, so that nothing happens in it for the first time); empty:
+  // none.
   Trainer(Config config, RunData data, World& world, std::filesystem::path run, ResumePolicy resume, std::function<bool()> stop,
           std::filesystem::path trace = {}, ProgressReporter reporter = {});
 
@@ -105,7 +106,7 @@ class Trainer {
   std::deque<MetricsRow> begun_;  // of the steps whose results are still to come: what is known of their rows
   std::int64_t start_step_ = 0, saved_step_ = -1, tokens_ = 0, skipped_batches_ = 0;
   std::int64_t skipped_in_a_row_ = 0, rewinds_ = 0;
-  std::uint64_t exposed_ = 0;  // engine's nanoseconds when the step at hand began
+  std::uint64_t exposed_ = 0;                           // engine's nanoseconds when the step at hand began
   std::deque<std::pair<std::int64_t, double>> losses_;  // step and loss, of the window that spikes are measured against
   std::optional<StepResult> spike_;
   std::string data_fingerprint_;  // DataFingerprint::to_json(), of the data as they were when the run began or went on

@@ -31,7 +31,8 @@ TrainingState TrainingState::from_json(const std::string& text, const std::strin
   const auto parsed = parse_json(text, where);
   const auto integer = [&](const char* key) {
     if (!parsed.contains(key) || !parsed[key].is_number_integer())
-      throw Error(ExitCode::bad_data, fmt::format("the checkpoint's training state lacks the integer '{}'", key), where, "use another checkpoint");
+      throw Error(ExitCode::bad_data, fmt::format("the checkpoint's training state lacks the integer '{}'", key), where,
+                  "use another checkpoint");
     return parsed[key].get<std::int64_t>();
   };
   const auto embedded = [&](const char* key) {
@@ -50,7 +51,11 @@ TrainingState TrainingState::from_json(const std::string& text, const std::strin
 checkpoint::Placement placement_of(const ParameterDescription& parameter, StateKind kind, SliceRange range) {
   const bool whole = parameter.held_whole();
   const auto& shape = whole ? parameter.shape : parameter.sliced_shape();
-  return {parameter.name, kind, shape, whole ? Box::whole(shape) : Box{parameter.held.begin, parameter.held.end}, static_cast<std::int64_t>(range.begin),
+  return {parameter.name,
+          kind,
+          shape,
+          whole ? Box::whole(shape) : Box{parameter.held.begin, parameter.held.end},
+          static_cast<std::int64_t>(range.begin),
           static_cast<std::int64_t>(range.end)};
 }
 
@@ -70,8 +75,10 @@ void load_checkpoint(checkpoint::CheckpointReader& reader, UnitStorage& units, b
     read(StateKind::weight, units.kept(id), [&](SliceRange piece) { units.store(id, piece, values.data()); });
     if (!with_moments || !parameter.trainable) continue;
     const SliceRange updated = units.part(id, units.updated(id.unit));
-    read(StateKind::exp_avg, updated, [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg(id.unit), id, piece), values.data()); });
-    read(StateKind::exp_avg_sq, updated, [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg_sq(id.unit), id, piece), values.data()); });
+    read(StateKind::exp_avg, updated,
+         [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg(id.unit), id, piece), values.data()); });
+    read(StateKind::exp_avg_sq, updated,
+         [&](SliceRange piece) { units.write(units.of_updated(units.exp_avg_sq(id.unit), id, piece), values.data()); });
   }
 }
 

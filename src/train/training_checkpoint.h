@@ -14,11 +14,11 @@ namespace baleen {
 // What a checkpoint says besides its tensors: enough to go on, and enough to generate without the run's folder.
 struct TrainingState {
   std::int64_t step = 0;
-  std::int64_t tokens = 0;       // trained on so far
+  std::int64_t tokens = 0;           // trained on so far
   std::int64_t skipped_batches = 0;  // step s read batch s - 1 + this many: what a spike of the loss has cost
-  std::string model_config;      // config.json's text
-  std::string tokenizer;         // Tokenizer::to_json(), or "" where the data name none
-  std::string data_fingerprint;  // DataFingerprint::to_json(), or "" before any data
+  std::string model_config;          // config.json's text
+  std::string tokenizer;             // Tokenizer::to_json(), or "" where the data name none
+  std::string data_fingerprint;      // DataFingerprint::to_json(), or "" before any data
 
   std::string to_json() const;
   static TrainingState from_json(const std::string& text, const std::string& where);

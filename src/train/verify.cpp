@@ -61,7 +61,8 @@ std::int64_t batch_sequences(const Config& config, const std::vector<ParallelLay
     widest = std::max(widest, layout.dp * layout.replicate);
   }
   multiple *= config.training.micro_batch_size;
-  const std::int64_t wanted = std::max(2 * widest * config.training.micro_batch_size, std::min<std::int64_t>(config.training.global_batch_size, 64));
+  const std::int64_t wanted =
+      std::max(2 * widest * config.training.micro_batch_size, std::min<std::int64_t>(config.training.global_batch_size, 64));
   return (wanted + multiple - 1) / multiple * multiple;
 }
 

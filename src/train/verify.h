@@ -26,8 +26,8 @@ struct VerifyReport {
   std::vector<LayoutResult> layouts;
 };
 
-// Runs the reference (in fp32, and in the configuration's dtype for its rounding) on rank 0 and each layout on the first ranks of the world. Collective; the report is whole on rank 0.
-// `config` has its model resolved; layouts must be runnable.
+// Runs the reference (in fp32, and in the configuration's dtype for its rounding) on rank 0 and each layout on the first ranks of the
+// world. Collective; the report is whole on rank 0. `config` has its model resolved; layouts must be runnable.
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts);
 
 }  // namespace baleen

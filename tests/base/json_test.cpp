@@ -36,20 +36,13 @@ TEST(Json, ReadsOneObject) {
 
 TEST(Json, RefusesWhatALenientParserTakes) {
   const std::pair<std::string, std::string> texts[]{
-      {"", "does not start with '{'"},
-      {"  ", "does not start with '{'"},
-      {"[1]", "does not start with '{'"},
-      {"3", "does not start with '{'"},
-      {"\xEF\xBB\xBF{}", "byte-order mark"},
-      {R"({"a": 1, "b": {"c": 1, "c": 1}})", "duplicate key 'c'"},
-      {std::string("{}\0", 3), "NUL at byte 2"},
-      {R"({"a": 1} {})", "malformed JSON at byte 10"},
-      {R"({"a": 1)", "malformed JSON"},
-      {R"({"a": 01})", "malformed JSON"},
-      {R"({"a": NaN})", "malformed JSON"},
-      {R"({"a": 1e999})", "malformed JSON"},
-      {R"({/* */})", "malformed JSON"},
-      {"{\"a\": \"\xff\"}", "malformed JSON at byte 8"},
+      {"", "does not start with '{'"},           {"  ", "does not start with '{'"},
+      {"[1]", "does not start with '{'"},        {"3", "does not start with '{'"},
+      {"\xEF\xBB\xBF{}", "byte-order mark"},     {R"({"a": 1, "b": {"c": 1, "c": 1}})", "duplicate key 'c'"},
+      {std::string("{}\0", 3), "NUL at byte 2"}, {R"({"a": 1} {})", "malformed JSON at byte 10"},
+      {R"({"a": 1)", "malformed JSON"},          {R"({"a": 01})", "malformed JSON"},
+      {R"({"a": NaN})", "malformed JSON"},       {R"({"a": 1e999})", "malformed JSON"},
+      {R"({/* */})", "malformed JSON"},          {"{\"a\": \"\xff\"}", "malformed JSON at byte 8"},
   };
   for (const auto& [text, problem] : texts) EXPECT_NE(refusal(text).find(problem), std::string::npos) << text << ": " << refusal(text);
 }

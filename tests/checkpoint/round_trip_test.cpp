@@ -70,7 +70,8 @@ TEST(CheckpointRoundTrip, FilesAreSelfDescribing) {
   EXPECT_EQ(
       parse_json(file["metadata"]["piece:" + tensor].get<std::string>(), "test"),
       parse_json(
-          R"({"name": "model.embed_tokens.weight", "kind": "weight", "shape": [37, 24], "box": [[0, 37], [0, 24]], "range": [444, 888]})", "test"));
+          R"({"name": "model.embed_tokens.weight", "kind": "weight", "shape": [37, 24], "box": [[0, 37], [0, 24]], "range": [444, 888]})",
+          "test"));
 
   const auto whole = describe_checkpoint(checkpoint);
   EXPECT_EQ(whole["step"], 5);
@@ -97,7 +98,8 @@ TEST(CheckpointRoundTrip, TrainingStateKeepsEveryBitOfItsNumbers) {
                                 {"seed", 18446744073709551615ull},
                                 {"negative", -9223372036854775807ll - 1},
                                 {"text", "a \"quoted\" ü\n"}};
-  const CheckpointReader reader(commit_checkpoint(incomplete, 1, 1, dump_json(training), write_rank_files(incomplete, 0, 1, 1, state.pieces)));
+  const CheckpointReader reader(
+      commit_checkpoint(incomplete, 1, 1, dump_json(training), write_rank_files(incomplete, 0, 1, 1, state.pieces)));
   EXPECT_EQ(parse_json(reader.training(), "test"), training);
 }
 

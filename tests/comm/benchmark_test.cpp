@@ -20,7 +20,8 @@ TEST(Benchmark, SizesDouble) {
 }
 
 TEST(Benchmark, BadSizesAreRefused) {
-  for (const char* text : {"", ":", "4K:", ":4K", "K", "0", "3", "4k", "4KK", "-4K", "4.5K", "8K:4K", "4K:8K:16K", "65G", "99999999999999999999", "18014398509481985K"})
+  for (const char* text : {"", ":", "4K:", ":4K", "K", "0", "3", "4k", "4KK", "-4K", "4.5K", "8K:4K", "4K:8K:16K", "65G",
+                           "99999999999999999999", "18014398509481985K"})
     try {
       parse_size_range(text);
       ADD_FAILURE() << "'" << text << "' was taken";
@@ -30,7 +31,8 @@ TEST(Benchmark, BadSizesAreRefused) {
 }
 
 TEST(Benchmark, CollectivesHaveNames) {
-  for (std::size_t i = 0; i < collective_names().size(); ++i) EXPECT_EQ(static_cast<std::size_t>(parse_collective(collective_names()[i])), i);
+  for (std::size_t i = 0; i < collective_names().size(); ++i)
+    EXPECT_EQ(static_cast<std::size_t>(parse_collective(collective_names()[i])), i);
   EXPECT_THROW(parse_collective("all_reduc"), Error);
 }
 
@@ -52,7 +54,8 @@ TEST(Benchmark, RowsOfEveryCollective) {
       const auto rows = benchmark_collective(axis, collective, {4, 1 << 16}, [&](const BenchmarkRow&) { ++seen; });
       ASSERT_EQ(rows.size(), 2u);
       EXPECT_EQ(seen, axis.rank() == 0 ? 2 : 0);
-      const bool parts = collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
+      const bool parts =
+          collective == Collective::all_gather || collective == Collective::reduce_scatter || collective == Collective::all_to_all;
       EXPECT_EQ(rows[0].bytes, parts ? 12u : 4u) << name;
       EXPECT_EQ(rows[1].bytes, parts ? 65532u : 65536u) << name;
       for (const BenchmarkRow& row : rows) {

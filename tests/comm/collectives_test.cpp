@@ -34,18 +34,12 @@ double value_at(const std::vector<std::byte>& data, std::size_t index, DType dty
     return out;
   };
   switch (dtype) {
-    case DType::f32:
-      return read(float{});
-    case DType::f64:
-      return read(double{});
-    case DType::bf16:
-      return to_float(read(BFloat16{}));
-    case DType::i32:
-      return read(std::int32_t{});
-    case DType::u64:
-      return static_cast<double>(read(std::uint64_t{}));
-    case DType::u8:
-      return read(std::uint8_t{});
+    case DType::f32: return read(float{});
+    case DType::f64: return read(double{});
+    case DType::bf16: return to_float(read(BFloat16{}));
+    case DType::i32: return read(std::int32_t{});
+    case DType::u64: return static_cast<double>(read(std::uint64_t{}));
+    case DType::u8: return read(std::uint8_t{});
   }
   return 0;
 }
@@ -54,18 +48,12 @@ void set_at(std::vector<std::byte>& data, std::size_t index, DType dtype, double
   std::byte* at = data.data() + index * dtype_bytes(dtype);
   const auto write = [&](auto in) { std::memcpy(at, &in, sizeof in); };
   switch (dtype) {
-    case DType::f32:
-      return write(static_cast<float>(value));
-    case DType::f64:
-      return write(value);
-    case DType::bf16:
-      return write(to_bfloat16(static_cast<float>(value)));
-    case DType::i32:
-      return write(static_cast<std::int32_t>(value));
-    case DType::u64:
-      return write(static_cast<std::uint64_t>(value));
-    case DType::u8:
-      return write(static_cast<std::uint8_t>(value));
+    case DType::f32: return write(static_cast<float>(value));
+    case DType::f64: return write(value);
+    case DType::bf16: return write(to_bfloat16(static_cast<float>(value)));
+    case DType::i32: return write(static_cast<std::int32_t>(value));
+    case DType::u64: return write(static_cast<std::uint64_t>(value));
+    case DType::u8: return write(static_cast<std::uint8_t>(value));
   }
 }
 
@@ -83,14 +71,10 @@ double expected(ReduceOp op, int size, std::size_t index) {
     smallest = std::min(smallest, value);
   }
   switch (op) {
-    case ReduceOp::sum:
-      return sum;
-    case ReduceOp::avg:
-      return sum / size;
-    case ReduceOp::max:
-      return largest;
-    case ReduceOp::min:
-      return smallest;
+    case ReduceOp::sum: return sum;
+    case ReduceOp::avg: return sum / size;
+    case ReduceOp::max: return largest;
+    case ReduceOp::min: return smallest;
   }
   return 0;
 }
@@ -99,14 +83,10 @@ double expected(ReduceOp op, int size, std::size_t index) {
 double rounded(double value, double sum, int size, ReduceOp op, DType dtype) {
   if (op != ReduceOp::avg) return value;
   switch (dtype) {
-    case DType::f32:
-      return static_cast<float>(sum) * (1.0f / static_cast<float>(size));
-    case DType::f64:
-      return sum * (1.0 / size);
-    case DType::bf16:
-      return to_float(to_bfloat16(static_cast<float>(sum) * (1.0f / static_cast<float>(size))));
-    default:
-      return static_cast<double>(static_cast<std::uint64_t>(sum) / static_cast<std::uint64_t>(size));
+    case DType::f32: return static_cast<float>(sum) * (1.0f / static_cast<float>(size));
+    case DType::f64: return sum * (1.0 / size);
+    case DType::bf16: return to_float(to_bfloat16(static_cast<float>(sum) * (1.0f / static_cast<float>(size))));
+    default: return static_cast<double>(static_cast<std::uint64_t>(sum) / static_cast<std::uint64_t>(size));
   }
 }
 
@@ -218,7 +198,9 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 TEST_P(Collectives, AllToAll) {
   const int size = GetParam();
   // What `from` sends to `to`: different for every pair, place and neighbour.
-  const auto value = [](int from, int to, std::size_t index) { return static_cast<double>((from * 41 + to * 13 + static_cast<int>(index % 97)) % 251); };
+  const auto value = [](int from, int to, std::size_t index) {
+    return static_cast<double>((from * 41 + to * 13 + static_cast<int>(index % 97)) % 251);
+  };
   run_members(size, [&](Communicator& comm) {
     for (const std::size_t each : counts_for(size + 2))
       for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::u64}) {

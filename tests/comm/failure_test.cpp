@@ -14,8 +14,8 @@ namespace {
 using std::chrono::milliseconds;
 using testing::all_ranks;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using testing::failure_of;
+using ::testing::HasSubstr;
 using testing::run_members;
 using testing::run_ranks;
 
@@ -111,7 +111,8 @@ TEST(Failure, ClosingWithPendingOperationsDoesNotHangAnyone) {
       const Event abandoned = comm->recv(&value, 1, DType::f32, 1);  // nobody sends it
       const Event behind = comm->barrier();
       comm.reset();
-      EXPECT_THAT(failure_of([&] { abandoned.wait(); }), AnyOf(HasSubstr("rank 0 closed communicator 'dp' with 2 operations pending"), mismatch));
+      EXPECT_THAT(failure_of([&] { abandoned.wait(); }),
+                  AnyOf(HasSubstr("rank 0 closed communicator 'dp' with 2 operations pending"), mismatch));
       EXPECT_THAT(failure_of([&] { behind.wait(); }), AnyOf(HasSubstr("pending"), mismatch));
     } else {
       EXPECT_THAT(failure_of([&] {

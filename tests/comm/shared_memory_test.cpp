@@ -15,9 +15,9 @@
 namespace baleen {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::all_ranks;
 using testing::failure_of;
+using ::testing::HasSubstr;
 using testing::run_members;
 
 TEST(SharedHeap, PiecesAreApartZeroAndUsedAgain) {
@@ -70,10 +70,12 @@ struct Buffers {
 enum class Kind { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
 
 // `shared`: whether this rank's buffers are. Returns the bytes that the rank has received.
-std::vector<std::byte> run(Communicator& comm, const std::shared_ptr<SharedMemory>& shared, Kind kind, std::size_t count, DType dtype, bool in_place) {
+std::vector<std::byte> run(Communicator& comm, const std::shared_ptr<SharedMemory>& shared, Kind kind, std::size_t count, DType dtype,
+                           bool in_place) {
   const auto n = static_cast<std::size_t>(comm.size()), rank = static_cast<std::size_t>(comm.rank());
   const std::size_t element = dtype_bytes(dtype), bytes = count * element;
-  const bool parts = kind == Kind::reduce_scatter || kind == Kind::all_to_all, gathers = kind == Kind::all_gather || kind == Kind::all_to_all;
+  const bool parts = kind == Kind::reduce_scatter || kind == Kind::all_to_all,
+             gathers = kind == Kind::all_gather || kind == Kind::all_to_all;
   const std::size_t sent = bytes * (parts ? n : 1), received = bytes * (gathers ? n : 1);
   Buffers buffers;
   auto* from = static_cast<std::byte*>(buffers.make(shared, std::max(sent, received)));
@@ -117,7 +119,9 @@ TEST_P(InPlace, TheBitsOfTheRing) {
         for (const DType dtype : {DType::f32, DType::bf16})
           for (const std::size_t count : {std::size_t{0}, std::size_t{5}, std::size_t{4096}, std::size_t{4097}, std::size_t{20'011}})
             for (const bool in_place : {false, true}) {
-              const auto told = [&] { return ::testing::Message() << static_cast<int>(kind) << " of " << count << " " << dtype_name(dtype); };
+              const auto told = [&] {
+                return ::testing::Message() << static_cast<int>(kind) << " of " << count << " " << dtype_name(dtype);
+              };
               const std::uint64_t before = comm->bytes_sent();
               const auto got = run(*comm, shared, kind, count, dtype, in_place);
               const std::uint64_t sent = comm->bytes_sent() - before;

@@ -27,7 +27,8 @@ std::vector<Piece> small_vocabulary() {
     pieces.push_back({0, name});
   }
   float score = 0;
-  for (const char* text : {" t", "he", "th", " a", "aa", " the", "the", "\xd0\xb8", "ab", "ba", "aba", "0x", " ", "e", "t", "a", "h", "b", "x", "0", "<", ">", "aaaa"})
+  for (const char* text : {" t", "he", "th", " a", "aa", " the", "the", "\xd0\xb8", "ab", "ba", "aba", "0x",
+                           " ",  "e",  "t",  "a",  "h",  "b",    "x",   "0",        "<",  ">",  "aaaa"})
     pieces.push_back({-std::floor(score++ / 2), text});
   return pieces;
 }
@@ -182,7 +183,8 @@ TEST(Llama2cTokenizer, Tok512MergesAsRunCDoes) {
     at += 8 + static_cast<std::size_t>(length);
     pieces.push_back(piece);
   }
-  for (const char* text : {"Once upon a time, there was a little girl named Lily.", "Tom said, \"I don't know!\"\n\n  They ran.", "\xe2\x80\x8a\xf0\x9f\x99\x82 42", " "}) {
+  for (const char* text : {"Once upon a time, there was a little girl named Lily.", "Tom said, \"I don't know!\"\n\n  They ran.",
+                           "\xe2\x80\x8a\xf0\x9f\x99\x82 42", " "}) {
     EXPECT_EQ(ids_of(*tokenizer, text), encoded_by_definition(pieces, text)) << text;
     EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, text)), text);
   }

@@ -40,11 +40,17 @@ class Generator {
 };
 
 std::string mixed_text(const std::vector<std::string>& texts) {
-  const std::vector<std::string> spaces{" ",        " ",        "  ",       "\n",       "\n\n",     "\t",   "\r\n", "\u00a0",
-                                        "\u3000",   "\u2028",   "\u200b",   "\u180e",   "\ufeff",   "\xc2\x85", "\x0b", "\x1c"};
+  const std::vector<std::string> spaces{" ",      " ",      "  ",     "\n",     "\n\n",   "\t",       "\r\n", "\u00a0",
+                                        "\u3000", "\u2028", "\u200b", "\u180e", "\ufeff", "\xc2\x85", "\x0b", "\x1c"};
   const std::string_view signs = "0123456789.,;:!?-_(){}[]<>=+*/\\'\"#@&|~`$%^";
-  const std::vector<std::string> code{"for (int i = 0; i < n; ++i)", "return self.",    "#include <", "std::vector<float>",
-                                      "if __name__ == ",             "\t\tx->y[i] += ", "0x7f",       "'s",
+  const std::vector<std::string> code{"for (int i = 0; i < n; ++i)",
+                                      "return self.",
+                                      "#include <",
+                                      "std::vector<float>",
+                                      "if __name__ == ",
+                                      "\t\tx->y[i] += ",
+                                      "0x7f",
+                                      "'s",
                                       "'ll"};
   std::vector<std::string> sign_list;
   for (const char sign : signs) sign_list.emplace_back(1, sign);
@@ -75,7 +81,9 @@ std::uint64_t fnv1a(const Words& words) {
   return hash;
 }
 
-std::uint64_t hexadecimal(const nlohmann::json& text) { return std::stoull(text.get<std::string>(), nullptr, 16); }
+std::uint64_t hexadecimal(const nlohmann::json& text) {
+  return std::stoull(text.get<std::string>(), nullptr, 16);
+}
 
 TEST(Gpt2, AgreesWithHuggingFaceOnMixedText) {
   BALEEN_SHARED_FILE(ranks, "gpt2.tiktoken");
@@ -107,11 +115,11 @@ TEST(Gpt2, GivesBackAnyBytes) {
       const std::uint32_t point = next() % 0x110000;
       const std::string whole = utf8(point);  // surrogates too, which UTF-8 forbids
       switch (next() % 5) {
-        case 0: text += static_cast<char>(next()); break;                       // any byte
-        case 1: text += whole; break;                                           // any code point
-        case 2: text += whole.substr(0, 1 + next() % whole.size()); break;      // one that is cut
-        case 3: text += whole.substr(next() % whole.size()); break;             // one without its beginning
-        default: text += " \n\t 'sdaAnd\xd0\xb8"[next() % 13];                  // what the expression looks at
+        case 0: text += static_cast<char>(next()); break;                   // any byte
+        case 1: text += whole; break;                                       // any code point
+        case 2: text += whole.substr(0, 1 + next() % whole.size()); break;  // one that is cut
+        case 3: text += whole.substr(next() % whole.size()); break;         // one without its beginning
+        default: text += " \n\t 'sdaAnd\xd0\xb8"[next() % 13];              // what the expression looks at
       }
     }
     std::vector<std::int32_t> ids;

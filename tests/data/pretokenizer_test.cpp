@@ -26,7 +26,7 @@ Pieces split(std::string_view text, bool jit = true) {
 std::string random_text(std::uint64_t seed, std::size_t parts) {
   const std::string pieces[]{"a",        "the",  "Zx",     "1",      "42",     " ",      "  ",     "\n",     "\t",
                              "\r\n",     "'",    "'s",     "'re",    "'l",     ".",      "--",     "я",      "мир",
-                             "的",       "。",   "\u3000", "\u00a0", "\u2003", "😀",      "é",      "½",      "\xff",
+                             "的",       "。",   "\u3000", "\u00a0", "\u2003", "😀",     "é",      "½",      "\xff",
                              "\xe2\x80", "\xc3", "\x85",   "\x80",   "\xf0",   "\u180e", "\u2028", "\u200b", std::string(1, '\0')};
   const Philox random(seed);
   std::string text;

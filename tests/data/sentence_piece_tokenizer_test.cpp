@@ -17,7 +17,9 @@ namespace {
 
 using test::TemporaryFolder;
 
-std::filesystem::path golden_path(const std::string& name) { return testing::golden_file("tokenizers/" + name); }
+std::filesystem::path golden_path(const std::string& name) {
+  return testing::golden_file("tokenizers/" + name);
+}
 
 class SentencePiece : public ::testing::Test {
  protected:
@@ -89,7 +91,8 @@ TEST_F(SentencePiece, DamageIsNamed) {
   const std::string model = read_file(golden_path("sentencepiece/tokenizer.model"));
   EXPECT_ERROR((void)load_tokenizer(folder.write("t.model", model.substr(0, 1000))), ExitCode::bad_data, "t.model", "SentencePiece");
   // Found by tests/fuzz: the library throws at an empty piece, and a byte piece may have any text.
-  const std::string empty_piece = decode_base64("Cg4KBTx1bms+FQAAxwAYAgo4CjEAPBVzAAAAPhgDCg0KBDwvcz4VAAAAABj1Cg8KBjwweDQxPhUAAAAAGAYKlJbigWR0ZW5p4nk=").value();
+  const std::string empty_piece =
+      decode_base64("Cg4KBTx1bms+FQAAxwAYAgo4CjEAPBVzAAAAPhgDCg0KBDwvcz4VAAAAABj1Cg8KBjwweDQxPhUAAAAAGAYKlJbigWR0ZW5p4nk=").value();
   EXPECT_ERROR((void)SentencePieceTokenizer(empty_piece, "t.model"), ExitCode::bad_data, "t.model", "SentencePiece");
   std::string bytes = model;
   for (std::size_t at = bytes.find("<0x41>"); at != std::string::npos; at = bytes.find("<0x41>")) bytes[at + 2] = 'y';

@@ -91,7 +91,9 @@ TEST(TokenFileWriter, WritesLongRunsInPartsAndCanBeShortened) {
 
 TEST(TokenFileWriter, LeavesNoValidFileWhenAbandoned) {
   const TemporaryFolder folder;
-  { TokenFileWriter(folder / "left.bin", TokenFormat::llmc_uint16).append(std::vector<std::int32_t>{1, 2, 3}); }
+  {
+    TokenFileWriter(folder / "left.bin", TokenFormat::llmc_uint16).append(std::vector<std::int32_t>{1, 2, 3});
+  }
   EXPECT_ERROR(TokenFile(folder / "left.bin"), ExitCode::bad_data, "left.bin", "not a token file");
 }
 

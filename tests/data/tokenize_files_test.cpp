@@ -47,7 +47,7 @@ std::string json_line(const std::string& text) {
 std::string mixed_text(std::uint64_t seed, std::size_t words, bool valid) {
   const std::string parts[]{"the",  " and",    "in",   " ",      "  ",     "\n", "\n\n",
                             "\r\n", "\t",      "'s",   "don't",  " 42",    ".",  ",",
-                            "мир",  " и",      "的。", "\u3000", "\u00a0", "😀",  std::string(1, '\0'),
+                            "мир",  " и",      "的。", "\u3000", "\u00a0", "😀", std::string(1, '\0'),
                             "\xff", "\xe2\x80"};
   const Philox random(seed);
   std::string text;

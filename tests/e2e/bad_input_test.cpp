@@ -13,7 +13,9 @@ struct BadConfig {
   std::vector<const char*> words;
 };
 
-void PrintTo(const BadConfig& value, std::ostream* out) { *out << value.name; }
+void PrintTo(const BadConfig& value, std::ostream* out) {
+  *out << value.name;
+}
 
 class BadConfigTest : public TrainingFixture, public ::testing::WithParamInterface<BadConfig> {};
 
@@ -21,7 +23,8 @@ TEST_P(BadConfigTest, IsRefusedBeforeAnythingIsWritten) {
   const CommandResult result = train("run", {"--ranks", "2", "--set", GetParam().set});
   EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.error;
   EXPECT_EQ(result.out, "");
-  for (const char* word : GetParam().words) EXPECT_NE(result.error.find(word), std::string::npos) << "missing '" << word << "' in: " << result.error;
+  for (const char* word : GetParam().words)
+    EXPECT_NE(result.error.find(word), std::string::npos) << "missing '" << word << "' in: " << result.error;
   EXPECT_FALSE(std::filesystem::exists(folder / "run/checkpoints"));
 }
 
@@ -95,8 +98,10 @@ TEST_F(BadInput, LayoutsThatCannotRun) {
   };
   refused({"parallelism.pipeline=4"}, "4 pipeline stages are more than the model's 2 layers", "dp=2,pp=2");
   refused({"parallelism.pipeline=2", "parallelism.schedule=interleaved", "parallelism.virtual_stages=2"}, "(2 × 2 virtual)", "dp=2,pp=2");
-  refused({"parallelism.context=4", "training.sequence_length=36", "parallelism.zero=1"}, "36 tokens do not divide into 2 · cp = 8", "dp=2,zero=1,cp=2");
-  refused({"parallelism.tensor=4", "model.num_attention_heads=6", "model.head_dim=8"}, "6 attention heads cannot be divided by tp = 4", "dp=2,tp=2");
+  refused({"parallelism.context=4", "training.sequence_length=36", "parallelism.zero=1"}, "36 tokens do not divide into 2 · cp = 8",
+          "dp=2,zero=1,cp=2");
+  refused({"parallelism.tensor=4", "model.num_attention_heads=6", "model.head_dim=8"}, "6 attention heads cannot be divided by tp = 4",
+          "dp=2,tp=2");
 }
 
 TEST_F(BadInput, BrokenTomlNamesTheLine) {

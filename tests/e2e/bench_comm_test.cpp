@@ -12,7 +12,8 @@ namespace {
 
 TEST(BenchComm, EveryCollectiveAsJson) {
   for (const char* op : {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"}) {
-    const CommandResult result = run_baleen({"bench", "comm", "--ranks", "2", "--backend", "shm", "--op", op, "--sizes", "4K:16K", "--json"});
+    const CommandResult result =
+        run_baleen({"bench", "comm", "--ranks", "2", "--backend", "shm", "--op", op, "--sizes", "4K:16K", "--json"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     const auto json = parse_json(result.out, "output");
     EXPECT_EQ(json["op"], op);

@@ -12,7 +12,9 @@ struct FamilyConfig {
   const char* model;  // the [model] section
 };
 
-void PrintTo(const FamilyConfig& value, std::ostream* out) { *out << value.name; }
+void PrintTo(const FamilyConfig& value, std::ostream* out) {
+  *out << value.name;
+}
 
 class Families : public TrainingFixture, public ::testing::WithParamInterface<FamilyConfig> {
  protected:

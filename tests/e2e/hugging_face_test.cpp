@@ -50,8 +50,8 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   EXPECT_LT(rows("second").front()["loss"], rows("first").front()["loss"] / 2);
   EXPECT_LT(loss_of(folder / "second", data), loss);
   for (const std::string degree : {"tensor", "pipeline", "context"}) {
-    const CommandResult sliced =
-        train(degree, {"--ranks", "2", "--set", "parallelism." + degree + "=2", "--set", "training.global_batch_size=12", "--set", "training.steps=1"});
+    const CommandResult sliced = train(degree, {"--ranks", "2", "--set", "parallelism." + degree + "=2", "--set",
+                                                "training.global_batch_size=12", "--set", "training.steps=1"});
     ASSERT_EQ(sliced.exit_code, 0) << sliced.error;
     EXPECT_NEAR(rows(degree).front()["loss"], rows("second").front()["loss"], 1e-5) << degree;
   }

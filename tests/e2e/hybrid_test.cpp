@@ -42,12 +42,14 @@ TEST_F(Hybrid, ARunMovesThroughAllKindsOfLayouts) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(moved[i], whole[i], 1e-5) << i;
 }
 
-// What `bench train` tells of a pipeline: the times of each chunk's passes, the bubble that they left and the one that they should have left.
+// What `bench train` tells of a pipeline: the times of each chunk's passes, the bubble that they left and the one that they should have
+// left.
 TEST_F(Hybrid, TheBenchTimesThePassesAndSimulatesTheBubble) {
   for (const std::string schedule : {"1f1b", "zero-bubble"}) {
     SCOPED_TRACE(schedule);
-    const CommandResult result = run_baleen({"bench", "train", folder / "config.toml", "--ranks", "2", "--steps", "2", "--json", "--set", "parallelism.pipeline=2",
-                                             "--set", "parallelism.schedule=" + schedule, "--set", "training.micro_batch_size=1"});
+    const CommandResult result =
+        run_baleen({"bench", "train", folder / "config.toml", "--ranks", "2", "--steps", "2", "--json", "--set", "parallelism.pipeline=2",
+                    "--set", "parallelism.schedule=" + schedule, "--set", "training.micro_batch_size=1"});
     ASSERT_EQ(result.exit_code, 0) << result.error;
     const auto pipeline = parse_json(result.out, "output")["pipeline"];
     ASSERT_EQ(pipeline["chunks"].size(), 2u) << pipeline;
@@ -56,7 +58,8 @@ TEST_F(Hybrid, TheBenchTimesThePassesAndSimulatesTheBubble) {
       ASSERT_GT(chunk["forward_ms"], 0) << pipeline;
       ASSERT_GT(chunk["backward_input_ms"], 0) << pipeline;
       ASSERT_EQ(chunk["backward_weight_ms"] > 0, schedule == "zero-bubble") << pipeline;  // else both halves are one
-      longest = std::max(longest, chunk["forward_ms"].get<double>() + chunk["backward_input_ms"].get<double>() + chunk["backward_weight_ms"].get<double>());
+      longest = std::max(longest, chunk["forward_ms"].get<double>() + chunk["backward_input_ms"].get<double>() +
+                                      chunk["backward_weight_ms"].get<double>());
     }
     const double micro_batches = 8;
     for (const std::string which : {"", "simulated_"}) {
@@ -106,7 +109,8 @@ TEST_F(Hybrid, ATraceHasARowForEachRankAndQueue) {
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const std::string trace = read_text(folder / "step.json");
   EXPECT_EQ(trace.rfind("{\"traceEvents\":[", 0), 0u);
-  for (const char* part : {"rank 0", "rank 3", "\"compute\"", "comm dp", "comm pp activations", "forward of chunk 1, micro-batch 0", "all_reduce", "\"dur\""})
+  for (const char* part :
+       {"rank 0", "rank 3", "\"compute\"", "comm dp", "comm pp activations", "forward of chunk 1, micro-batch 0", "all_reduce", "\"dur\""})
     EXPECT_NE(trace.find(part), std::string::npos) << part;
   EXPECT_GT(rows("run").back()["bubble_fraction"], 0.0);
   EXPECT_EQ(train("unwritable", layout("1", 2, {})).exit_code, 0);
@@ -116,16 +120,17 @@ TEST_F(Hybrid, ATraceHasARowForEachRankAndQueue) {
 
 // A representative subset; all of them take minutes (docs/parallelism.md).
 TEST_F(Hybrid, VerifyProvesLayoutsOfFourRanks) {
-  const CommandResult result = run_baleen(
-      {"verify", folder / "config.toml", "--ranks", "4", "--layouts",
-       "tp=4;tp=2,cp=2;cp=4;pp=2,dp=2,zero=3;pp=2,tp=2,schedule=zero-bubble;pp=2,cp=2,schedule=gpipe;dp=2,tp=2,zero=2;replicate=2,cp=2,zero=1"});
+  const CommandResult result = run_baleen({"verify", folder / "config.toml", "--ranks", "4", "--layouts",
+                                           "tp=4;tp=2,cp=2;cp=4;pp=2,dp=2,zero=3;pp=2,tp=2,schedule=zero-bubble;pp=2,cp=2,schedule=gpipe;"
+                                           "dp=2,tp=2,zero=2;replicate=2,cp=2,zero=1"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.error;
   EXPECT_EQ(result.out.find("BAD"), std::string::npos) << result.out;
 }
 
 TEST_F(Hybrid, VerifyHoldsGradientsOfHalvesToTheirBounds) {
-  const CommandResult result = run_baleen({"verify", folder / "config.toml", "--ranks", "4", "--set", "training.dtype=bf16", "--set",
-                                           "optimizer.gradient_dtype=bf16", "--layouts", "dp=4;dp=2,zero=3,tp=2;pp=2,cp=2;replicate=2,dp=2,zero=2"});
+  const CommandResult result =
+      run_baleen({"verify", folder / "config.toml", "--ranks", "4", "--set", "training.dtype=bf16", "--set",
+                  "optimizer.gradient_dtype=bf16", "--layouts", "dp=4;dp=2,zero=3,tp=2;pp=2,cp=2;replicate=2,dp=2,zero=2"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.error;
   EXPECT_EQ(result.out.find("BAD"), std::string::npos) << result.out;
 }

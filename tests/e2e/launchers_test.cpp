@@ -31,8 +31,9 @@ class Launchers : public TrainingFixture {
  protected:
   // What torchrun sets for a worker. The port names the job and need not be free: nobody listens there.
   static Variables torchrun_variables(int rank) {
-    return {{"RANK", std::to_string(rank)},  {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
-            {"LOCAL_WORLD_SIZE", "2"},       {"MASTER_ADDR", "127.0.0.1"},        {"MASTER_PORT", std::to_string(20000 + getpid() % 20000)}};
+    return {
+        {"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
+        {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(20000 + getpid() % 20000)}};
   }
   // What mpirun sets, without the PMIx library's variables: the ranks know their job by their common parent.
   static Variables open_mpi_variables(int rank) {
@@ -101,9 +102,15 @@ class Launchers : public TrainingFixture {
   }
 };
 
-TEST_F(Launchers, TorchrunsVariables) { expect_own_bits_under(torchrun_variables); }
-TEST_F(Launchers, OpenMpisVariablesWithoutPmix) { expect_own_bits_under(open_mpi_variables); }
-TEST_F(Launchers, SrunsVariablesWithoutPmix) { expect_own_bits_under(slurm_variables); }
+TEST_F(Launchers, TorchrunsVariables) {
+  expect_own_bits_under(torchrun_variables);
+}
+TEST_F(Launchers, OpenMpisVariablesWithoutPmix) {
+  expect_own_bits_under(open_mpi_variables);
+}
+TEST_F(Launchers, SrunsVariablesWithoutPmix) {
+  expect_own_bits_under(slurm_variables);
+}
 
 TEST_F(Launchers, TorchrunItself) {
   const std::string torchrun = find_program("torchrun");

@@ -15,7 +15,9 @@ class Llama2c : public ::testing::Test {
     expected = shared_data("stories260K.expected.txt");
     if (model.empty() || tokenizer.empty() || expected.empty()) GTEST_SKIP() << "../shared/data/stories260K.* and tok512.bin are not here";
   }
-  CommandResult import_to(const std::string& out) const { return run_baleen({"import", model, "--tokenizer", tokenizer, "--out", folder / out}); }
+  CommandResult import_to(const std::string& out) const {
+    return run_baleen({"import", model, "--tokenizer", tokenizer, "--out", folder / out});
+  }
   CommandResult generate(const std::string& prompt) const {
     return run_baleen({"generate", folder / "out", "--prompt", prompt, "--tokens", "200", "--temperature", "0", "--threads", "1"});
   }

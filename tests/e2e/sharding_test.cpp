@@ -6,9 +6,12 @@ namespace {
 
 class Sharding : public TrainingFixture {
  protected:
-  std::vector<std::string> steps(int count, const std::string& ranks, const std::string& zero, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments{"--ranks", ranks, "--set", "parallelism.zero=" + zero, "--set", "training.micro_batch_size=4",
-                                       "--set", "training.steps=" + std::to_string(count)};
+  std::vector<std::string> steps(int count, const std::string& ranks, const std::string& zero,
+                                 const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"--ranks", ranks,
+                                       "--set",   "parallelism.zero=" + zero,
+                                       "--set",   "training.micro_batch_size=4",
+                                       "--set",   "training.steps=" + std::to_string(count)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -34,7 +37,8 @@ TEST_F(Sharding, ARunGoesOnInAnotherLayout) {
   ASSERT_EQ(train("whole", steps(20, "1", "0")).exit_code, 0);
   ASSERT_EQ(train("moved", steps(8, "2", "3")).exit_code, 0);
   ASSERT_EQ(train("moved", steps(14, "1", "0")).exit_code, 0);
-  const CommandResult last = train("moved", steps(20, "4", "2", {"--set", "parallelism.replicate=2", "--set", "training.micro_batch_size=1"}));
+  const CommandResult last =
+      train("moved", steps(20, "4", "2", {"--set", "parallelism.replicate=2", "--set", "training.micro_batch_size=1"}));
   ASSERT_EQ(last.exit_code, 0) << last.error;
   const std::vector<double> whole = losses("whole"), moved = losses("moved");
   ASSERT_EQ(moved.size(), 20u);
@@ -44,7 +48,8 @@ TEST_F(Sharding, ARunGoesOnInAnotherLayout) {
 // A checkpoint has no gradients: it goes on with either kind.
 TEST_F(Sharding, ARunGoesOnWithGradientsOfAnotherPrecision) {
   const auto more = [&](const std::string& dtype) {
-    return std::vector<std::string>{"--set", "training.dtype=bf16", "--set", "optimizer.gradient_dtype=" + dtype, "--set", "training.head_chunks=2"};
+    return std::vector<std::string>{"--set", "training.dtype=bf16",   "--set", "optimizer.gradient_dtype=" + dtype,
+                                    "--set", "training.head_chunks=2"};
   };
   ASSERT_EQ(train("whole", steps(12, "2", "1", more("fp32"))).exit_code, 0);
   ASSERT_EQ(train("moved", steps(4, "2", "1", more("fp32"))).exit_code, 0);

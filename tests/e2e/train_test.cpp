@@ -22,8 +22,8 @@ TEST_F(Train, TwoRanksLearnAndLeaveACompleteRun) {
   ASSERT_EQ(all.size(), 100u);
   EXPECT_NEAR(all.front()["loss"], std::log(257.0), 0.5);
   EXPECT_LT(all.back()["loss"], 0.6 * all.front()["loss"]);
-  for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "model_tflops", "mfu", "memory_peak_bytes", "comm_bytes",
-                          "comm_ms", "comm_exposed_ms", "bubble_fraction"})
+  for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "model_tflops", "mfu",
+                          "memory_peak_bytes", "comm_bytes", "comm_ms", "comm_exposed_ms", "bubble_fraction"})
     EXPECT_TRUE(all.back().contains(key)) << key;
   EXPECT_EQ(all.back()["tokens"], 100 * 8 * 32);
   EXPECT_TRUE(std::isnan(all.back()["mfu"]));
@@ -56,7 +56,9 @@ TEST_F(Train, TheSameCommandTwiceGivesTheSameBits) {
 }
 
 TEST_F(Train, TermSavesExits75AndResumesToTheSameBits) {
-  const auto steps = [](std::size_t count) { return std::vector<std::string>{"--ranks", "2", "--set", "training.steps=" + std::to_string(count)}; };
+  const auto steps = [](std::size_t count) {
+    return std::vector<std::string>{"--ranks", "2", "--set", "training.steps=" + std::to_string(count)};
+  };
   Command command(baleen_arguments(train_arguments("stopped", steps(1'000'000))));
   wait_for_rows(command, "stopped", 30);
   command.signal(SIGTERM);
@@ -103,7 +105,8 @@ TEST_F(Train, RanksShareTheCores) {
   ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
   const auto expect_threads = [&](const CommandResult& result, int ranks, int threads) {
     ASSERT_EQ(result.exit_code, 0) << result.error;
-    EXPECT_NE(result.error.find(std::to_string(ranks) + " ranks of " + std::to_string(threads) + " threads"), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find(std::to_string(ranks) + " ranks of " + std::to_string(threads) + " threads"), std::string::npos)
+        << result.error;
   };
   const std::vector<std::string> two{"--ranks", "2", "--set", "training.steps=1"};
   auto with = [&](const char* threads) {

@@ -49,8 +49,8 @@ class FaultTest : public TrainingFixture, public ::testing::WithParamInterface<F
   std::size_t segments_ = 0;
 };
 
-// Replaces `before` by `after`, of the same length, wherever the process of a rank has it in memory of its own. The number of places; -1 where
-// that memory may not be written.
+// Replaces `before` by `after`, of the same length, wherever the process of a rank has it in memory of its own. The number of places; -1
+// where that memory may not be written.
 int change_memory(const std::vector<pid_t>& ranks, int rank, const std::string& before, const std::string& after);
 
 bool gone(pid_t process);

@@ -28,7 +28,8 @@ bool all_gone(const std::vector<pid_t>& processes) {
 
 TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   const std::size_t segments = shared_memory_segments();
-  Command command(baleen_arguments(train_arguments("run", {"--ranks", "3", "--set", "training.steps=1000000", "--set", "training.global_batch_size=6", "--set", "fault.max_restarts=0"})));
+  Command command(baleen_arguments(train_arguments("run", {"--ranks", "3", "--set", "training.steps=1000000", "--set",
+                                                           "training.global_batch_size=6", "--set", "fault.max_restarts=0"})));
   wait_for_rows(command, "run", 5);
   const std::vector<pid_t> ranks = command.children();
   ASSERT_EQ(ranks.size(), 3u);
@@ -36,7 +37,8 @@ TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   const CommandResult result = command.wait(std::chrono::seconds(15));
   EXPECT_EQ(result.exit_code, 4) << result.error;
   // The last word names the first to fail, and how; the others say one line each.
-  const std::string last = "\nbaleen: the first failure: rank 1 was killed by SIGKILL (the out-of-memory killer or a person); its last action: step ";
+  const std::string last =
+      "\nbaleen: the first failure: rank 1 was killed by SIGKILL (the out-of-memory killer or a person); its last action: step ";
   ASSERT_NE(result.error.find(last), std::string::npos) << result.error;
   EXPECT_EQ(result.error.find('\n', result.error.find(last) + 1), result.error.size() - 1) << result.error;
   EXPECT_NE(result.error.find("\nbaleen, rank 0 ends: rank 1 was killed by SIGKILL"), std::string::npos) << result.error;
@@ -59,8 +61,11 @@ TEST_F(KilledRun, KilledLauncherTakesItsRanksAlong) {
 // A run that is killed 20 times, saving at every third step so that many kills fall into a save, ends with the bits of a run that was not.
 // A run that gets to its end between two kills must have those bits too, and the next one starts anew.
 TEST_F(KilledRun, TwentyKillsLoseNothing) {
-  const std::vector<std::string> settings{"--ranks", "2", "--set", "training.steps=60", "--set", "checkpoint.every=3", "--set", "checkpoint.keep=2",
-                                          "--set", "fault.max_restarts=0"};
+  const std::vector<std::string> settings{"--ranks", "2",
+                                          "--set",   "training.steps=60",
+                                          "--set",   "checkpoint.every=3",
+                                          "--set",   "checkpoint.keep=2",
+                                          "--set",   "fault.max_restarts=0"};
   ASSERT_EQ(train("whole", settings).exit_code, 0);
   const auto expect_whole = [&] {
     EXPECT_EQ(record("killed"), record("whole"));

@@ -269,8 +269,8 @@ TEST_P(Fault, OutOfMemoryOnOneRank) {
 // A rank that gets a third of its time takes three times as long for what is its own.
 TEST_P(Fault, SlowRank) {
   // Layers that take milliseconds: a rank that is stopped is then stopped at work, not while it waits.
-  Command command(baleen_arguments(train_arguments(
-      "run", with_ranks({"--set", endless, "--set", "training.sequence_length=256", "--set", "model.hidden_size=128", "--set", "model.intermediate_size=512"}))));
+  Command command(baleen_arguments(train_arguments("run", with_ranks({"--set", endless, "--set", "training.sequence_length=256", "--set",
+                                                                      "model.hidden_size=128", "--set", "model.intermediate_size=512"}))));
   const auto ranks = ranks_of(command);
   wait_for_rows(command, "run", 2);
   const auto begin = std::chrono::steady_clock::now();

@@ -69,12 +69,13 @@ TEST_P(Numbers, TooManySkippedStepsEndTheRun) {
   // Each of them has its row.
   const auto all = rows("run");
   ASSERT_GE(all.size(), 4u);
-  for (std::size_t i = all.size() - 4; i < all.size(); ++i) EXPECT_TRUE(std::isnan(all[i]["loss"])) << i;
+  for (std::size_t i = all.size() - 4; i < all.size(); ++i) EXPECT_TRUE(std::isnan(all[i]["loss"]) || std::isnan(all[i]["grad_norm"])) << i;
 }
 
 TEST_P(Numbers, ASpikeOfTheLossTakesTheRunBack) {
   // A weight of 2^20 in the head spoils every loss until the weights of the checkpoint are there again. The head is the embedding, of which
-  // the last stage of a pipeline has a copy. The run goes back to its beginning, the one checkpoint there is, however late the change comes.
+  // the last stage of a pipeline has a copy. The run goes back to its beginning, the one checkpoint there is, however late the change
+  // comes.
   prepare({"--set", "checkpoint.every=0", "--set", "fault.spike_factor=1.2", "--set", "fault.spike_window=5", "--set", "fault.spike_skip=2",
            "--set", "training.steps=1000000"},
           0x49, "embed_tokens");

@@ -347,7 +347,8 @@ TEST_F(GpuRoundedOps, GradientsOfHalvesAreRoundedOnce) {
     expect_rounded_equal(
         [&](Side& side) {
           const Tensor there = side.put_rounded(x, {r, c}), weights = side.put_rounded(weight, {c}), d = side.put_rounded(d_out, {r, c}),
-                       out = side.poisoned_rounded({r, c}), d_x = side.poisoned_rounded({r, c}), mean = side.poisoned({r}), rstd = side.poisoned({r});
+                       out = side.poisoned_rounded({r, c}), d_x = side.poisoned_rounded({r, c}), mean = side.poisoned({r}),
+                       rstd = side.poisoned({r});
           std::vector<Tensor> gradients;
           for (int i = 0; i < 8; ++i) gradients.push_back(side.put_rounded(before, {c}));
           const Tensor d_table = side.put_rounded(table, {vocabulary, c});
@@ -411,7 +412,8 @@ TEST_F(GpuRoundedOps, AdamWInEveryPrecision) {
   scalars.resize(ops::adamw_scalars);
   for (const DType master : {DType::f32, DType::bf16})
     for (const DType state : {DType::f32, DType::bf16})
-      for (const auto& [gradient, first] : {std::pair(DType::f32, 0u), std::pair(DType::f32, 3u), std::pair(DType::bf16, 0u), std::pair(DType::bf16, 3u)}) {
+      for (const auto& [gradient, first] :
+           {std::pair(DType::f32, 0u), std::pair(DType::f32, 3u), std::pair(DType::bf16, 0u), std::pair(DType::bf16, 3u)}) {
         std::vector<std::vector<Floats>> results;
         for (Side* side : {cpu.get(), gpu.get()}) {
           const auto put = [&](const Floats& values, DType dtype) {
@@ -422,8 +424,8 @@ TEST_F(GpuRoundedOps, AdamWInEveryPrecision) {
           side->precision = DType::bf16;
           const Tensor rounded = side->poisoned_rounded({count});
           side->run([&](Context& context) {
-            ops::adamw(context, {weights, rounded, gradients, first_moment, second_moment},
-                       side->put(scalars, {ops::adamw_scalars}), {0.9f, 0.95f, 1e-8f, 0.1f}, {5, 77, first});
+            ops::adamw(context, {weights, rounded, gradients, first_moment, second_moment}, side->put(scalars, {ops::adamw_scalars}),
+                       {0.9f, 0.95f, 1e-8f, 0.1f}, {5, 77, first});
           });
           results.push_back(
               {side->get_floats(weights), side->get_floats(rounded), side->get_floats(first_moment), side->get_floats(second_moment)});

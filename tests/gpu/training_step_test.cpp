@@ -12,7 +12,9 @@ class OneRank {
  public:
   OneRank(World& world, const Training& training, std::shared_ptr<Device> device, const LrSchedule& schedule,
           StepGraphs graphs = StepGraphs::where_possible)
-      : axis_(world.create_communicator({0}, "one")), engine_(options(training, std::move(device)), *axis_), optimizer_({.seed = 3}, engine_.device(), engine_.units()),
+      : axis_(world.create_communicator({0}, "one")),
+        engine_(options(training, std::move(device)), *axis_),
+        optimizer_({.seed = 3}, engine_.device(), engine_.units()),
         step_(engine_, optimizer_, batches_, schedule, 1.0, graphs) {
     engine_.units().initialize_weights(11);
   }

@@ -105,7 +105,7 @@ TEST_F(Launcher, SomeDoneAndSomeStoppedMeansRunAgain) {
 
 TEST_F(Launcher, ASecondRequestKills) {
   const LaunchOutcome outcome = launch_ranks(ranks_running("stubborn", 2));
-  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGINT);
   EXPECT_THAT(outcome.message, HasSubstr("without saving"));
 }
 

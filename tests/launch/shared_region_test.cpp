@@ -94,7 +94,7 @@ TEST(SharedRegion, TheHeapIsOfHugePagesWhereTheSystemAllowsThem) {
 
 TEST(MemoryFile, IsSparseAndHasNoName) {
   const Descriptor file = make_memory_file(std::size_t{1} << 40);
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(fstat(file.get(), &status), 0);
   EXPECT_EQ(status.st_size, off_t{1} << 40);
   EXPECT_EQ(status.st_blocks, 0);

@@ -6,8 +6,7 @@ namespace baleen {
 namespace {
 
 TEST(StopSignal, EachOfThemSetsTheFlagAndTheOldHandlersComeBack) {
-  struct sigaction before {
-  }, after{};
+  struct sigaction before{}, after{};
   sigaction(SIGTERM, nullptr, &before);
   for (const int signal : StopSignal::signals) {
     const StopSignal stop;
@@ -37,8 +36,7 @@ TEST(StopSignal, TakesASignalThatWaitedForIt) {
 }
 
 TEST(StopSignal, AnIgnoredInterruptStaysIgnored) {
-  struct sigaction ignore {
-  }, before{};
+  struct sigaction ignore{}, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGINT, &ignore, &before);
   {

@@ -65,10 +65,13 @@ class LayerGolden : public ::testing::Test {
   Tensor view(std::vector<float>& values) { return Tensor(values.data(), DType::f32, {tokens, width}); }
   ParameterId id(const std::string& name) const { return units.find("model.layers.0." + name + ".weight"); }
   Attention make_attention() const {
-    return {dimensions, Linear(units, {id("self_attn.q_proj"), id("self_attn.k_proj"), id("self_attn.v_proj")}), Linear(units, {id("self_attn.o_proj")}),
+    return {dimensions, Linear(units, {id("self_attn.q_proj"), id("self_attn.k_proj"), id("self_attn.v_proj")}),
+            Linear(units, {id("self_attn.o_proj")}),
             /*rotary=*/true};
   }
-  Mlp make_mlp() const { return {Activation::swiglu, Linear(units, {id("mlp.gate_proj"), id("mlp.up_proj")}), Linear(units, {id("mlp.down_proj")})}; }
+  Mlp make_mlp() const {
+    return {Activation::swiglu, Linear(units, {id("mlp.gate_proj"), id("mlp.up_proj")}), Linear(units, {id("mlp.down_proj")})};
+  }
   void expect_values(const Tensor& value, const std::string& name) { expect_near(elements(value), golden.floats(name), name); }
   // Every weight gradient that the golden layer has.
   void expect_gradients(const std::string& layer) {
@@ -135,7 +138,8 @@ TEST_F(LayerGolden, Mlp) {
 }
 
 TEST_F(LayerGolden, Block) {
-  const TransformerBlock block(Norm(id("input_layernorm"), 1e-5f), make_attention(), Norm(id("post_attention_layernorm"), 1e-5f), make_mlp());
+  const TransformerBlock block(Norm(id("input_layernorm"), 1e-5f), make_attention(), Norm(id("post_attention_layernorm"), 1e-5f),
+                               make_mlp());
   std::vector<float> attention_delta(x.size()), mlp_delta(x.size()), d_x(x.size());
   ResidualStream residual{view(x), Tensor()};
   const TransformerBlock::Saved forward = block.forward(layers, sequences, {view(attention_delta), view(mlp_delta), Tensor()}, residual);
@@ -174,7 +178,8 @@ TEST_F(LayerGolden, HeadLossWholeAndInHalves) {
   expect_gradients("head");
 
   // The halves apart, as a zero-bubble pipeline runs them, have the same bits.
-  const std::vector<float> d_weight(elements(units.gradient(units.find("lm_head.weight"))).begin(), elements(units.gradient(units.find("lm_head.weight"))).end());
+  const std::vector<float> d_weight(elements(units.gradient(units.find("lm_head.weight"))).begin(),
+                                    elements(units.gradient(units.find("lm_head.weight"))).end());
   units.zero_gradients(*stream);
   std::vector<float> d_x(x.size());
   head.loss_and_backward(layers, loss_sum, view(d_x), view(x), target_tensor, gradient_scale, {true, false});

@@ -38,11 +38,11 @@ TEST(Families, Gpt2HasHuggingFacesNamesAndShapes) {
   ASSERT_EQ(units.size(), 4u);
   EXPECT_THAT(described(units[0]), ::testing::ElementsAre("transformer.wte.weight 100 64", "transformer.wpe.weight 50 64"));
   EXPECT_THAT(described(units[2]),
-              ::testing::UnorderedElementsAre("transformer.h.1.ln_1.weight 64", "transformer.h.1.ln_1.bias 64", "transformer.h.1.attn.c_attn.weight 64 192",
-                                              "transformer.h.1.attn.c_attn.bias 192", "transformer.h.1.attn.c_proj.weight 64 64",
-                                              "transformer.h.1.attn.c_proj.bias 64", "transformer.h.1.ln_2.weight 64", "transformer.h.1.ln_2.bias 64",
-                                              "transformer.h.1.mlp.c_fc.weight 64 96", "transformer.h.1.mlp.c_fc.bias 96",
-                                              "transformer.h.1.mlp.c_proj.weight 96 64", "transformer.h.1.mlp.c_proj.bias 64"));
+              ::testing::UnorderedElementsAre(
+                  "transformer.h.1.ln_1.weight 64", "transformer.h.1.ln_1.bias 64", "transformer.h.1.attn.c_attn.weight 64 192",
+                  "transformer.h.1.attn.c_attn.bias 192", "transformer.h.1.attn.c_proj.weight 64 64", "transformer.h.1.attn.c_proj.bias 64",
+                  "transformer.h.1.ln_2.weight 64", "transformer.h.1.ln_2.bias 64", "transformer.h.1.mlp.c_fc.weight 64 96",
+                  "transformer.h.1.mlp.c_fc.bias 96", "transformer.h.1.mlp.c_proj.weight 96 64", "transformer.h.1.mlp.c_proj.bias 64"));
   EXPECT_THAT(described(units[3]), ::testing::ElementsAre("transformer.ln_f.weight 64", "transformer.ln_f.bias 64"));
 }
 
@@ -50,7 +50,8 @@ TEST(Families, QwenHasHuggingFacesNamesAndShapes) {
   EXPECT_THAT(described(model_units(small_model("qwen2"))[1]),
               ::testing::IsSupersetOf({"model.layers.0.self_attn.q_proj.weight 64 64", "model.layers.0.self_attn.q_proj.bias 64",
                                        "model.layers.0.self_attn.k_proj.bias 32", "model.layers.0.self_attn.v_proj.bias 32"}));
-  EXPECT_THAT(described(model_units(small_model("qwen2"))[1]), ::testing::Not(::testing::Contains("model.layers.0.self_attn.o_proj.bias 64")));
+  EXPECT_THAT(described(model_units(small_model("qwen2"))[1]),
+              ::testing::Not(::testing::Contains("model.layers.0.self_attn.o_proj.bias 64")));
   EXPECT_THAT(described(model_units(small_model("qwen3"))[1]),
               ::testing::IsSupersetOf({"model.layers.0.self_attn.q_norm.weight 16", "model.layers.0.self_attn.k_norm.weight 16"}));
   ModelConfig biased = small_model("llama");

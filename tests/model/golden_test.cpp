@@ -21,7 +21,9 @@ struct Case {
   ModelConfig config;
 };
 
-void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
+void PrintTo(const Case& value, std::ostream* out) {
+  *out << value.name;
+}
 
 // The same batch at every step.
 class FixedBatch : public BatchSource {
@@ -74,20 +76,17 @@ TEST_P(ModelGolden, LossAndGradients) {
       whole += part * part;
     }
     for (const ParameterId id : engine.units().parameters())
-      expect_near(elements(engine.units().gradient(id)), golden.floats("d." + engine.units().parameter(id).name), engine.units().parameter(id).name, 1e-5,
-                  1e-8 * std::sqrt(whole));
+      expect_near(elements(engine.units().gradient(id)), golden.floats("d." + engine.units().parameter(id).name),
+                  engine.units().parameter(id).name, 1e-5, 1e-8 * std::sqrt(whole));
   }
 }
 
 // In bf16 nothing is farther from float64 than twice what PyTorch's bf16 is, which rounds in the same places.
 TEST_P(ModelGolden, LossAndGradientsInHalves) {
   for (const std::int64_t micro_batch : {GetParam().batch, std::int64_t{1}}) {
-    Engine engine({.model = config(),
-                   .micro_batch_size = micro_batch,
-                   .sequence_length = GetParam().length,
-                   .threads = 1,
-                   .compute = DType::bf16},
-                  *axis);
+    Engine engine(
+        {.model = config(), .micro_batch_size = micro_batch, .sequence_length = GetParam().length, .threads = 1, .compute = DType::bf16},
+        *axis);
     load_weights(engine);
     const FixedBatch batch(golden, GetParam().batch, GetParam().length);
     const auto valid = static_cast<double>(count_valid(batch.targets()));
@@ -161,19 +160,19 @@ ModelConfig gpt2(std::int64_t layers, bool tied) {
   return config;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, ModelGolden,
-    ::testing::Values(Case{"LlamaTied", "llama_tied", 4, 16, sized("llama", 24, 40, 4, 2, 6, true)},
-                      Case{"LlamaLlama3Rope", "llama_llama3_rope", 2, 21,
-                           with_rope(sized("llama", 24, 40, 3, 1, 10, false), 500000, {"llama3", 8, 1, 4, 24})},
-                      Case{"LlamaLinearRope", "llama_linear_rope", 2, 11,
-                           with_rope(sized("llama", 24, 40, 4, 4, 6, false), 10000, {"linear", 4, 1, 4, 8192})},
-                      Case{"LlamaBiased", "llama_biased", 2, 9, with_biases(sized("llama", 20, 28, 3, 3, 6, true))},
-                      Case{"Mistral", "llama_tied", 4, 16, sized("mistral", 24, 40, 4, 2, 6, true)},
-                      Case{"Qwen2", "qwen2", 3, 13, sized("qwen2", 20, 28, 2, 1, 10, true)},
-                      Case{"Qwen3", "qwen3", 2, 17, sized("qwen3", 20, 28, 6, 2, 6, false)},
-                      Case{"Gpt2", "gpt2", 3, 13, gpt2(2, true)}, Case{"Gpt2Untied", "gpt2_untied", 2, 16, gpt2(1, false)}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Cases, ModelGolden,
+                         ::testing::Values(Case{"LlamaTied", "llama_tied", 4, 16, sized("llama", 24, 40, 4, 2, 6, true)},
+                                           Case{"LlamaLlama3Rope", "llama_llama3_rope", 2, 21,
+                                                with_rope(sized("llama", 24, 40, 3, 1, 10, false), 500000, {"llama3", 8, 1, 4, 24})},
+                                           Case{"LlamaLinearRope", "llama_linear_rope", 2, 11,
+                                                with_rope(sized("llama", 24, 40, 4, 4, 6, false), 10000, {"linear", 4, 1, 4, 8192})},
+                                           Case{"LlamaBiased", "llama_biased", 2, 9, with_biases(sized("llama", 20, 28, 3, 3, 6, true))},
+                                           Case{"Mistral", "llama_tied", 4, 16, sized("mistral", 24, 40, 4, 2, 6, true)},
+                                           Case{"Qwen2", "qwen2", 3, 13, sized("qwen2", 20, 28, 2, 1, 10, true)},
+                                           Case{"Qwen3", "qwen3", 2, 17, sized("qwen3", 20, 28, 6, 2, 6, false)},
+                                           Case{"Gpt2", "gpt2", 3, 13, gpt2(2, true)},
+                                           Case{"Gpt2Untied", "gpt2_untied", 2, 16, gpt2(1, false)}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
 }  // namespace baleen

@@ -64,13 +64,15 @@ TEST(ModelConfig, RefusesWhatItCannotRun) {
 nlohmann::json family_json(const std::string& architecture) {
   if (architecture == "gpt2")
     return parse_json(R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 50, "n_ctx": 50, "vocab_size": 37,
-      "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02, "n_inner": null, "resid_pdrop": 0.1})", "test");
+      "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02, "n_inner": null, "resid_pdrop": 0.1})",
+                      "test");
   auto object = parse_json(llama_json, "test");
   object["model_type"] = architecture;
   object.erase("rope_scaling");
   if (architecture == "mistral") object["sliding_window"] = nullptr;
   if (architecture == "qwen2") object.update({{"use_sliding_window", false}, {"sliding_window", 131072}, {"max_window_layers", 28}});
-  if (architecture == "qwen3") object.update({{"head_dim", 32}, {"attention_bias", false}, {"layer_types", {"full_attention", "full_attention"}}});
+  if (architecture == "qwen3")
+    object.update({{"head_dim", 32}, {"attention_bias", false}, {"layer_types", {"full_attention", "full_attention"}}});
   return object;
 }
 

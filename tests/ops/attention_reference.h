@@ -14,7 +14,7 @@ struct AttentionCase {
   std::int64_t batch, query_length, key_length, heads, kv_heads, head_dim;
   std::int64_t query_offset = 0, key_offset = 0;
   std::vector<std::int32_t> document_begin = {};  // [Tq], the same for each sequence; empty: none
-  std::int64_t room = 0;                     // tokens between the sequences of k and v beyond key_length
+  std::int64_t room = 0;                          // tokens between the sequences of k and v beyond key_length
 
   AttentionShape shape() const {
     AttentionShape result;

@@ -15,7 +15,8 @@ void scatter(const std::vector<double>& dense, const Rows& r, Array& array) {
   std::size_t next = 0;
   for (std::int64_t b = 0; b < r.sequences; ++b)
     for (std::int64_t t = 0; t < r.rows; ++t)
-      for (std::int64_t i = 0; i < r.width; ++i) array[r.begin + b * r.sequence_stride + t * r.stride + i] = static_cast<float>(dense[next++]);
+      for (std::int64_t i = 0; i < r.width; ++i)
+        array[r.begin + b * r.sequence_stride + t * r.stride + i] = static_cast<float>(dense[next++]);
 }
 std::vector<double> gather(const Array& array, const Rows& r) {
   std::vector<double> dense;
@@ -76,12 +77,13 @@ class AttentionRun {
  private:
   void run(int count) {
     const ThreadsScope scope(count);
-    const Tensor documents = documents_.empty() ? Tensor() : Tensor(documents_.data(), DType::i32, {static_cast<std::int64_t>(documents_.size())});
+    const Tensor documents =
+        documents_.empty() ? Tensor() : Tensor(documents_.data(), DType::i32, {static_cast<std::int64_t>(documents_.size())});
     const auto v = [&](Array& array) { return array.from(array.size() == 0 ? 0 : v_rows_.begin); };
     const Workspace workspace(cpu::attention_backward_workspace(shape_));
     cpu::attention_forward(shape_, out_.flat(), lse_.flat(), q_.flat(), kv_.flat(), v(kv_), documents);
-    cpu::attention_backward(shape_, d_q_.flat(), d_kv_.flat(), v(d_kv_), d_out_.flat(), q_.flat(), kv_.flat(), v(kv_), out_.flat(), lse_.flat(),
-                            documents, workspace.data());
+    cpu::attention_backward(shape_, d_q_.flat(), d_kv_.flat(), v(d_kv_), d_out_.flat(), q_.flat(), kv_.flat(), v(kv_), out_.flat(),
+                            lse_.flat(), documents, workspace.data());
   }
 
   AttentionCase case_;
@@ -116,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{"width_128", 2, 66, 66, 2, 1, 128}, AttentionCase{"width_256", 1, 20, 20, 2, 2, 256},
                       AttentionCase{"one_query_of_a_cache", 2, 1, 100, 4, 2, 16, 99, 0, {}, 28},
                       AttentionCase{"queries_after_a_cache", 1, 5, 77, 2, 2, 16, 72},
-                      AttentionCase{"keys_all_before", 1, 64, 64, 2, 2, 16, 64, 0}, AttentionCase{"keys_all_after", 1, 64, 64, 2, 2, 16, 0, 64},
+                      AttentionCase{"keys_all_before", 1, 64, 64, 2, 2, 16, 64, 0},
+                      AttentionCase{"keys_all_after", 1, 64, 64, 2, 2, 16, 0, 64},
                       AttentionCase{"some_queries_see_nothing", 1, 80, 70, 2, 1, 16, 10, 40},
                       AttentionCase{"documents", 2, 150, 150, 2, 1, 16, 0, 0, documents(150, {0, 37, 64, 140})},
                       AttentionCase{"documents_one_past_a_tile", 1, 100, 100, 1, 1, 8, 0, 0, documents(100, {0, 1, 65})},
@@ -156,7 +159,7 @@ TEST(AttentionGradient, AgreesWithNumericGradients) {
   const AttentionCase c{"small", 1, 9, 9, 2, 1, 4, 0, 0, documents(9, {0, 5})};
   const AttentionValues values = random_values(c);
   const AttentionReference reference(c);
-  const auto numeric = [&](std::vector<double> AttentionValues::*input) {
+  const auto numeric = [&](std::vector<double> AttentionValues::* input) {
     return numeric_gradient(values.*input, [&](const std::vector<double>& at) {
       AttentionValues moved = values;
       moved.*input = at;
@@ -193,7 +196,9 @@ TEST(AttentionEdges, NotANumberInAQueryReachesItsOutputAndNoOther) {
 TEST(AttentionEdges, RefusesHeadsThatAreTooWideOrDoNotDivide) {
   AttentionShape shape = AttentionCase{"wide", 1, 1, 1, 1, 1, 258}.shape();
   Array values(600, 0.0f);
-  const auto forward = [&] { cpu::attention_forward(shape, values.flat(), values.flat(), values.flat(), values.flat(), values.flat(), Tensor()); };
+  const auto forward = [&] {
+    cpu::attention_forward(shape, values.flat(), values.flat(), values.flat(), values.flat(), values.flat(), Tensor());
+  };
   try {
     forward();
     FAIL() << "a head of 258 was not refused";

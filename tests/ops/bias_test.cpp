@@ -9,7 +9,8 @@ struct BiasShape {
   std::int64_t rows, columns, stride;
 };
 class Bias : public ::testing::TestWithParam<BiasShape> {};
-INSTANTIATE_TEST_SUITE_P(Shapes, Bias, ::testing::Values(BiasShape{1, 1, 1}, BiasShape{3, 7, 20}, BiasShape{300, 64, 64}, BiasShape{21, 1051, 1060}));
+INSTANTIATE_TEST_SUITE_P(Shapes, Bias,
+                         ::testing::Values(BiasShape{1, 1, 1}, BiasShape{3, 7, 20}, BiasShape{300, 64, 64}, BiasShape{21, 1051, 1060}));
 
 // y lies inside rows of `stride`: what stands beside it must not change.
 TEST_P(Bias, AddsToItsColumnsAndSumsTheRows) {

@@ -123,7 +123,8 @@ TEST(CrossEntropyEdges, RefusesTargetsOutsideTheVocabularyAndTakesNoRows) {
   double loss = 0;
   for (const std::int32_t bad : {4, -1, -99}) {
     std::int32_t target = bad;
-    EXPECT_THROW(cpu::cross_entropy_forward(Tensor(&loss, DType::f64, {1}), logits.tensor({1, 4}), Tensor(&target, DType::i32, {1})), Error) << bad;
+    EXPECT_THROW(cpu::cross_entropy_forward(Tensor(&loss, DType::f64, {1}), logits.tensor({1, 4}), Tensor(&target, DType::i32, {1})), Error)
+        << bad;
   }
   cpu::cross_entropy_forward(Tensor(&loss, DType::f64, {1}), nothing.tensor({0, 4}), Tensor(nullptr, DType::i32, {0}));
   EXPECT_EQ(loss, 0.0);

@@ -25,8 +25,10 @@ TEST(Embedding, ForwardCopiesRowsOfAnyDtype) {
 
   std::vector<BFloat16> half_table(vocabulary * columns), half_out(tokens * columns);
   for (std::size_t i = 0; i < half_table.size(); ++i) half_table[i].bits = static_cast<std::uint16_t>(i);
-  cpu::embedding_forward(Tensor(half_out.data(), DType::bf16, {tokens, columns}), id_tensor, Tensor(half_table.data(), DType::bf16, {vocabulary, columns}));
-  for (std::int64_t n = 0; n < tokens; ++n) ASSERT_EQ(half_out[static_cast<std::size_t>(n * columns + 4)].bits, ids[static_cast<std::size_t>(n)] * columns + 4);
+  cpu::embedding_forward(Tensor(half_out.data(), DType::bf16, {tokens, columns}), id_tensor,
+                         Tensor(half_table.data(), DType::bf16, {vocabulary, columns}));
+  for (std::int64_t n = 0; n < tokens; ++n)
+    ASSERT_EQ(half_out[static_cast<std::size_t>(n * columns + 4)].bits, ids[static_cast<std::size_t>(n)] * columns + 4);
 }
 
 TEST(Embedding, BackwardAddsEachIdsRowsInOrderForAnyNumberOfThreads) {
@@ -38,8 +40,8 @@ TEST(Embedding, BackwardAddsEachIdsRowsInOrderForAnyNumberOfThreads) {
     const ThreadsScope scope(threads);
     const Workspace sorted(cpu::embedding_backward_workspace(tokens));
     Array d_table = before;
-    cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.tensor({tokens, columns}), Tensor(ids.data(), DType::i32, {tokens}),
-                            sorted.data());
+    cpu::embedding_backward(d_table.tensor({vocabulary, columns}), d_out.tensor({tokens, columns}),
+                            Tensor(ids.data(), DType::i32, {tokens}), sorted.data());
     return d_table;
   };
   const Array one = run(1), two = run(2);

@@ -6,7 +6,9 @@ namespace baleen::ops::testing {
 namespace {
 
 // In float64, with ½ (1 + tanh u) written as 1 / (1 + e^-2u), which does not cancel.
-double reference(double x) { return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))); }
+double reference(double x) {
+  return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
 
 class Gelu : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Counts, Gelu, ::testing::Values(1, 7, 64, 20011));

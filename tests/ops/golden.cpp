@@ -40,7 +40,11 @@ Array Golden::array(const std::string& name) const {
   return result;
 }
 
-std::vector<double> Golden::want(const std::string& name) const { return read<double>(name, "f64"); }
-std::vector<std::int32_t> Golden::integers(const std::string& name) const { return read<std::int32_t>(name, "i32"); }
+std::vector<double> Golden::want(const std::string& name) const {
+  return read<double>(name, "f64");
+}
+std::vector<std::int32_t> Golden::integers(const std::string& name) const {
+  return read<std::int32_t>(name, "i32");
+}
 
 }  // namespace baleen::ops::testing

@@ -191,7 +191,9 @@ TEST_P(InHalves, GradientsOfWeightsAreRoundedOnce) {
   const std::initializer_list<std::int64_t> shape{rows, columns};
   Pair x(1, rows * columns), d_out(2, rows * columns), before(3, columns), table(4, vocabulary * columns);
   Array mean = Array::normal(5, rows, 0.1f), rstd(rows, 0.75f);
-  const auto expect_same = [](const HalfArray& got, const Array& want, const char* what) { EXPECT_TRUE(got.same_bits(HalfArray(want))) << what; };
+  const auto expect_same = [](const HalfArray& got, const Array& want, const char* what) {
+    EXPECT_TRUE(got.same_bits(HalfArray(want))) << what;
+  };
 
   HalfArray weight = before.half, bias = before.half;
   Array want_weight = before.wide, want_bias = before.wide;
@@ -201,7 +203,8 @@ TEST_P(InHalves, GradientsOfWeightsAreRoundedOnce) {
 
   weight = before.half, want_weight = before.wide;
   cpu::layer_norm_backward_weight(weight.flat(), bias.flat(), d_out.half.tensor(shape), x.half.tensor(shape), mean.flat(), rstd.flat());
-  cpu::layer_norm_backward_weight(want_weight.flat(), want_bias.flat(), d_out.half.tensor(shape), x.half.tensor(shape), mean.flat(), rstd.flat());
+  cpu::layer_norm_backward_weight(want_weight.flat(), want_bias.flat(), d_out.half.tensor(shape), x.half.tensor(shape), mean.flat(),
+                                  rstd.flat());
   expect_same(weight, want_weight, "LayerNorm's weight");
   expect_same(bias, want_bias, "LayerNorm's bias");
 

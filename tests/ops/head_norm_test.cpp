@@ -13,7 +13,8 @@ struct HeadNormShape {
 };
 class HeadNorm : public ::testing::TestWithParam<HeadNormShape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, HeadNorm,
-                         ::testing::Values(HeadNormShape{1, 1, 2, 2}, HeadNormShape{5, 3, 6, 31}, HeadNormShape{70, 4, 32, 256}, HeadNormShape{9, 2, 20, 40}));
+                         ::testing::Values(HeadNormShape{1, 1, 2, 2}, HeadNormShape{5, 3, 6, 31}, HeadNormShape{70, 4, 32, 256},
+                                           HeadNormShape{9, 2, 20, 40}));
 
 // Head by head the same as RMSNorm of compact rows, which tests/ops/norm_test.cpp holds to its definition; and nothing beside is touched.
 TEST_P(HeadNorm, IsRmsNormOfEachHeadInPlace) {
@@ -31,13 +32,16 @@ TEST_P(HeadNorm, IsRmsNormOfEachHeadInPlace) {
     d_compact[i] = d[at];
   });
   Array input(count), rstd(rows), d_out(count), want(count), want_rstd(rows), want_d(count);
-  cpu::head_norm_forward(Tensor(x.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, input.flat(), rstd.flat(), weight.flat(), eps);
-  cpu::rms_norm_forward(want.tensor({rows, head_dim}), Tensor(), want_rstd.flat(), compact.tensor({rows, head_dim}), Tensor(), weight.flat(), eps);
+  cpu::head_norm_forward(Tensor(x.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, input.flat(), rstd.flat(), weight.flat(),
+                         eps);
+  cpu::rms_norm_forward(want.tensor({rows, head_dim}), Tensor(), want_rstd.flat(), compact.tensor({rows, head_dim}), Tensor(),
+                        weight.flat(), eps);
   EXPECT_TRUE(input.same_bits(compact));
   EXPECT_TRUE(rstd.same_bits(want_rstd));
-  cpu::head_norm_backward_input(Tensor(d.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, d_out.flat(), input.flat(), rstd.flat(), weight.flat());
-  cpu::rms_norm_backward_input(want_d.tensor({rows, head_dim}), d_compact.tensor({rows, head_dim}), Tensor(), compact.tensor({rows, head_dim}),
-                               want_rstd.flat(), weight.flat());
+  cpu::head_norm_backward_input(Tensor(d.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, d_out.flat(), input.flat(),
+                                rstd.flat(), weight.flat());
+  cpu::rms_norm_backward_input(want_d.tensor({rows, head_dim}), d_compact.tensor({rows, head_dim}), Tensor(),
+                               compact.tensor({rows, head_dim}), want_rstd.flat(), weight.flat());
   EXPECT_TRUE(d_out.same_bits(d_compact));
   Array x_want = x_before, d_want = d_before;
   for_each([&](std::int64_t at, std::int64_t i) {
@@ -49,7 +53,8 @@ TEST_P(HeadNorm, IsRmsNormOfEachHeadInPlace) {
 
   // Without a place for the input, the same result.
   Array again = x_before;
-  cpu::head_norm_forward(Tensor(again.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, Tensor(), rstd.flat(), weight.flat(), eps);
+  cpu::head_norm_forward(Tensor(again.flat().data(), DType::f32, {tokens, heads, head_dim}), stride, Tensor(), rstd.flat(), weight.flat(),
+                         eps);
   EXPECT_TRUE(again.same_bits(x));
 }
 

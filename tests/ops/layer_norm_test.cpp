@@ -37,7 +37,8 @@ TEST_P(LayerNorm, ForwardAgreesWithTheDefinition) {
   const ThreadsScope threads(2);
   const auto [rows, columns] = GetParam();
   const auto shape = [rows = rows, columns = columns](Array& array) { return array.tensor({rows, columns}); };
-  Array x = Array::normal(1, rows * columns), delta = Array::normal(2, rows * columns), weight = Array::normal(3, columns), bias = Array::normal(4, columns);
+  Array x = Array::normal(1, rows * columns), delta = Array::normal(2, rows * columns), weight = Array::normal(3, columns),
+        bias = Array::normal(4, columns);
   for (std::int64_t i = 0; i < x.size(); ++i) x[i] += 3.0f;  // a mean far from 0
   Array out(rows * columns), residual(rows * columns), mean(rows), rstd(rows);
   cpu::layer_norm_forward(shape(out), shape(residual), mean.flat(), rstd.flat(), shape(x), shape(delta), weight.flat(), bias.flat(), eps);
@@ -52,7 +53,8 @@ TEST_P(LayerNorm, ForwardAgreesWithTheDefinition) {
 
   // residual may be x.
   Array in_place = x, again(rows * columns);
-  cpu::layer_norm_forward(shape(again), shape(in_place), mean.flat(), rstd.flat(), shape(in_place), shape(delta), weight.flat(), bias.flat(), eps);
+  cpu::layer_norm_forward(shape(again), shape(in_place), mean.flat(), rstd.flat(), shape(in_place), shape(delta), weight.flat(),
+                          bias.flat(), eps);
   EXPECT_TRUE(again.same_bits(out));
   EXPECT_TRUE(in_place.same_bits(residual));
 }
@@ -61,7 +63,8 @@ TEST_P(LayerNorm, BackwardAgreesWithNumericGradients) {
   const ThreadsScope threads(2);
   const auto [rows, columns] = GetParam();
   const auto shape = [rows = rows, columns = columns](Array& array) { return array.tensor({rows, columns}); };
-  Array x = Array::normal(1, rows * columns), weight = Array::normal(2, columns), bias = Array::normal(3, columns), d_out = Array::normal(4, rows * columns);
+  Array x = Array::normal(1, rows * columns), weight = Array::normal(2, columns), bias = Array::normal(3, columns),
+        d_out = Array::normal(4, rows * columns);
   Array out(rows * columns), mean(rows), rstd(rows), d_x(rows * columns), d_residual = Array::normal(5, rows * columns);
   cpu::layer_norm_forward(shape(out), Tensor(), mean.flat(), rstd.flat(), shape(x), Tensor(), weight.flat(), bias.flat(), eps);
   cpu::layer_norm_backward_input(shape(d_x), shape(d_out), Tensor(), shape(x), mean.flat(), rstd.flat(), weight.flat());
@@ -69,7 +72,8 @@ TEST_P(LayerNorm, BackwardAgreesWithNumericGradients) {
   if (columns > 2) {  // two columns are normalised to ±1 whatever they are: their gradient is rounding alone
     std::vector<double> by_x(all.size());
     for (std::int64_t begin = 0; begin < rows * columns; begin += columns) {  // rows do not depend on each other
-      const std::vector<double> x_row(all.begin() + begin, all.begin() + begin + columns), d_row(d.begin() + begin, d.begin() + begin + columns);
+      const std::vector<double> x_row(all.begin() + begin, all.begin() + begin + columns),
+          d_row(d.begin() + begin, d.begin() + begin + columns);
       const auto gradient = numeric_gradient(x_row, [&](const auto& at) { return dot(reference(at, weights, biases), d_row); });
       std::copy(gradient.begin(), gradient.end(), by_x.begin() + begin);
     }

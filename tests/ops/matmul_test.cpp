@@ -66,7 +66,8 @@ std::vector<Case> shapes() {
     for (const bool b_transposed : {false, true})
       for (const bool accumulate : {false, true})
         for (const std::int64_t padding : {0, 5})
-          for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 37, 19}, {33, 1, 8}, {7, 13, 1}, {65, 47, 130}, {5, 7, 8200}})
+          for (const auto& [m, n, k] :
+               {std::array<std::int64_t, 3>{1, 1, 1}, {1, 37, 19}, {33, 1, 8}, {7, 13, 1}, {65, 47, 130}, {5, 7, 8200}})
             cases.push_back({m, n, k, a_transposed, b_transposed, accumulate, padding});
   return cases;
 }
@@ -126,7 +127,9 @@ TEST(Matmul, DeepSumsOfHalvesAreRoundedOnce) {
   const Array wide_a = a.floats(), wide_b = b.floats(), wide_start = start.floats();
   for (const bool accumulate : {false, true}) {
     HalfArray out = start;
-    const auto matrix = [](const Tensor& tensor, std::int64_t rows, std::int64_t columns) { return Matrix(tensor.data(), tensor.dtype(), rows, columns, columns); };
+    const auto matrix = [](const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
+      return Matrix(tensor.data(), tensor.dtype(), rows, columns, columns);
+    };
     multiply(matrix(out.flat(), m, n), matrix(a.flat(), m, k), matrix(b.flat(), k, n), accumulate);
     std::vector<double> want;
     for (std::int64_t i = 0; i < m; ++i)
@@ -150,7 +153,8 @@ TEST(Matmul, ABiasIsAddedToEveryRow) {
     const auto matrix = [&](Array& wide, HalfArray& narrow, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
       return Matrix(half ? narrow.flat().data() : wide.flat().data(), dtype, rows, columns, stride);
     };
-    const Matrix to = matrix(out, half_out, m, n, n + padding), left = matrix(a, half_a, m, k, k), right = matrix(b, half_b, n, k, k).transpose();
+    const Matrix to = matrix(out, half_out, m, n, n + padding), left = matrix(a, half_a, m, k, k),
+                 right = matrix(b, half_b, n, k, k).transpose();
     const Workspace workspace(cpu::matmul_workspace(to, left, right));
     cpu::matmul_with_bias(to, left, right, half ? half_bias.flat() : bias.flat(), workspace.data());
     if (half) out = half_out.floats();

@@ -7,7 +7,9 @@ namespace baleen::ops::testing {
 namespace {
 
 // One element, in float64: gate · sigmoid(gate) · up.
-double reference(double gate, double up) { return gate / (1.0 + std::exp(-gate)) * up; }
+double reference(double gate, double up) {
+  return gate / (1.0 + std::exp(-gate)) * up;
+}
 
 struct SwigluShape {
   std::int64_t rows, width;
@@ -18,7 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Swiglu, ::testing::Values(SwigluShape{1, 1}, Sw
 TEST_P(Swiglu, AgreesWithTheDefinitionAndItsNumericGradient) {
   const ThreadsScope threads(2);
   const auto [rows, width] = GetParam();
-  Array gate_up = Array::normal(1, rows * width * 2, 3.0f), d_out = Array::normal(2, rows * width), out(rows * width), d_gate_up(rows * width * 2);
+  Array gate_up = Array::normal(1, rows * width * 2, 3.0f), d_out = Array::normal(2, rows * width), out(rows * width),
+        d_gate_up(rows * width * 2);
   cpu::swiglu_forward(out.tensor({rows, width}), gate_up.tensor({rows, 2 * width}));
   cpu::swiglu_backward(d_gate_up.tensor({rows, 2 * width}), d_out.tensor({rows, width}), gate_up.tensor({rows, 2 * width}));
   std::vector<double> want(static_cast<std::size_t>(rows * width)), gradient(static_cast<std::size_t>(rows * width * 2));

@@ -42,13 +42,16 @@ TEST(VocabularyCrossEntropy, SlicesGiveWhatTheWholeVocabularyGives) {
       const std::int64_t width = borders[r + 1] - borders[r];
       double loss = 0, alone = 0;
       const Array untouched = parts[r];
-      cpu::vocabulary_cross_entropy(Tensor(&alone, DType::f64, {1}), parts[r].tensor({rows, width}), statistics.flat(), at, borders[r], Tensor());
+      cpu::vocabulary_cross_entropy(Tensor(&alone, DType::f64, {1}), parts[r].tensor({rows, width}), statistics.flat(), at, borders[r],
+                                    Tensor());
       EXPECT_TRUE(parts[r].same_bits(untouched));
-      cpu::vocabulary_cross_entropy(Tensor(&loss, DType::f64, {1}), parts[r].tensor({rows, width}), statistics.flat(), at, borders[r], factor);
+      cpu::vocabulary_cross_entropy(Tensor(&loss, DType::f64, {1}), parts[r].tensor({rows, width}), statistics.flat(), at, borders[r],
+                                    factor);
       EXPECT_EQ(loss, alone);
       EXPECT_NEAR(loss, want, 1e-6 * std::abs(want));
       const Array expected = columns_of(whole, rows, vocabulary, borders[r], borders[r + 1]);
-      for (std::int64_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(parts[r][i], expected[i], 2e-7 + 1e-5 * std::abs(expected[i])) << rank << ", " << i;
+      for (std::int64_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(parts[r][i], expected[i], 2e-7 + 1e-5 * std::abs(expected[i])) << rank << ", " << i;
     }
   }
 }

@@ -5,7 +5,9 @@
 namespace baleen {
 namespace {
 
-LrSchedule schedule(LrScheduleKind kind, std::int64_t warmup, std::int64_t decay) { return {kind, 2.0, warmup, decay, 100, 0.1}; }
+LrSchedule schedule(LrScheduleKind kind, std::int64_t warmup, std::int64_t decay) {
+  return {kind, 2.0, warmup, decay, 100, 0.1};
+}
 
 TEST(LrSchedule, WarmUpRisesFromTheFirstStep) {
   const LrSchedule s = schedule(LrScheduleKind::constant, 10, 0);

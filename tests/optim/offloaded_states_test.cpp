@@ -39,7 +39,9 @@ TEST(OffloadedStates, PiecesCoverEveryElementOnceAndReturn) {
     EXPECT_EQ(pieces, 2 * (7 + 3));
     for (int unit = 0; unit < 2; ++unit)
       for (std::int64_t i = 0; i < storage.exp_avg(unit).elements(); ++i) {
-        const auto value = [&](const Tensor& tensor) { return state == DType::f32 ? tensor.as<float>()[i] : to_float(tensor.as<BFloat16>()[i]); };
+        const auto value = [&](const Tensor& tensor) {
+          return state == DType::f32 ? tensor.as<float>()[i] : to_float(tensor.as<BFloat16>()[i]);
+        };
         ASSERT_EQ(value(storage.exp_avg(unit)), 2 * static_cast<float>(unit + 2 * i % 128)) << unit << ' ' << i;
         ASSERT_EQ(value(storage.exp_avg_sq(unit)), 2.0f);
       }

@@ -31,9 +31,13 @@ TEST(DataParallel, OneToFourRanksAgreeOverFiftySteps) {
   }
 }
 
-TEST(DataParallel, AveragingEqualsSummingTheScaledLoss) { expect_equivalent(train_on(3, ReduceOp::avg), train_on(1)); }
+TEST(DataParallel, AveragingEqualsSummingTheScaledLoss) {
+  expect_equivalent(train_on(3, ReduceOp::avg), train_on(1));
+}
 
-TEST(DataParallel, MicroBatchesDoNotMatter) { expect_equivalent(train_on(2, ReduceOp::sum, 3), train_on(2, ReduceOp::sum, 1)); }
+TEST(DataParallel, MicroBatchesDoNotMatter) {
+  expect_equivalent(train_on(2, ReduceOp::sum, 3), train_on(2, ReduceOp::sum, 1));
+}
 
 TEST(DataParallel, TwiceTheSameBits) {
   const Record a = train_on(3), b = train_on(3);

@@ -36,8 +36,12 @@ class Mistaken : public Communicator {
   Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override {
     return real_->broadcast(buffer, count, dtype, root, after);
   }
-  Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override { return real_->send(buffer, count, dtype, peer, after); }
-  Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override { return real_->recv(buffer, count, dtype, peer, after); }
+  Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override {
+    return real_->send(buffer, count, dtype, peer, after);
+  }
+  Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override {
+    return real_->recv(buffer, count, dtype, peer, after);
+  }
   Event do_barrier(Event after) override { return real_->barrier(after); }
   Event do_all_to_all(const void* send, void* recv, std::size_t count, DType dtype, Event after) override {
     return real_->all_to_all(send, recv, count, dtype, after);
@@ -102,7 +106,7 @@ TEST(FirstMistakes, ASumThatIsNotAveragedFailsVerify) {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
     const LayoutResult result = verify_with(Mistake::sum_not_averaged, zero);
     EXPECT_FALSE(result.ok) << zero;
-    EXPECT_NEAR(result.worst_error, 1, 1e-4) << zero;      // twice what it should be
+    EXPECT_NEAR(result.worst_error, 1, 1e-4) << zero;  // twice what it should be
     EXPECT_NEAR(result.grad_norm_error, 1, 1e-4) << zero;
     EXPECT_FALSE(result.worst_parameter.empty());
   }

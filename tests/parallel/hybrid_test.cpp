@@ -19,7 +19,9 @@ Training on(Layout layout, ModelConfig model = small_llama(), std::int64_t steps
   return training;
 }
 
-Record reference(const ModelConfig& model = small_llama(), std::int64_t steps = 10) { return train(on({}, model, steps)); }
+Record reference(const ModelConfig& model = small_llama(), std::int64_t steps = 10) {
+  return train(on({}, model, steps));
+}
 
 ModelConfig deep_llama(bool tied) {
   ModelConfig config = small_llama();
@@ -56,17 +58,20 @@ TEST(ContextParallel, StatesAreShardedOverItToo) {
 TEST(PipelineParallel, EverySchedule) {
   const ModelConfig model = deep_llama(false);
   const Record one = reference(model);
-  for (const Layout& layout : {Layout{.pipeline = 2, .schedule = "gpipe"}, Layout{.pipeline = 4}, Layout{.pipeline = 2, .schedule = "interleaved", .virtual_stages = 2},
+  for (const Layout& layout : {Layout{.pipeline = 2, .schedule = "gpipe"}, Layout{.pipeline = 4},
+                               Layout{.pipeline = 2, .schedule = "interleaved", .virtual_stages = 2},
                                Layout{.pipeline = 4, .schedule = "zero-bubble"}, Layout{.pipeline = 3}}) {
     SCOPED_TRACE(layout.parallel().text());
     expect_equivalent(train(on(layout, model)), one);
   }
 }
 
-// Without other axes a pipeline only moves the work: the same bits as one rank's, tied embeddings apart, whose two parts are summed at the end.
+// Without other axes a pipeline only moves the work: the same bits as one rank's, tied embeddings apart, whose two parts are summed at the
+// end.
 TEST(PipelineParallel, HasTheBitsOfOneRank) {
   const ModelConfig model = deep_llama(false);
-  const Record one = reference(model), four = train(on({.pipeline = 4}, model)), halves = train(on({.pipeline = 4, .schedule = "zero-bubble"}, model));
+  const Record one = reference(model), four = train(on({.pipeline = 4}, model)),
+               halves = train(on({.pipeline = 4, .schedule = "zero-bubble"}, model));
   EXPECT_EQ(four.losses[0], one.losses[0]);
   EXPECT_EQ(four.first_gradients, one.first_gradients);
   EXPECT_EQ(four.losses, halves.losses);
@@ -109,8 +114,10 @@ TEST(PipelineParallel, RecomputingGivesTheSameBits) {
 TEST(Hybrid, ProductsOfAllAxes) {
   const ModelConfig model = deep_llama(true);
   const Record one = reference(model);
-  for (const Layout& layout : {Layout{.tensor = 2, .context = 2, .pipeline = 2}, Layout{.data = 2, .zero = 3, .tensor = 2, .pipeline = 2, .schedule = "zero-bubble"},
-                               Layout{.data = 1, .zero = 2, .replicate = 2, .context = 2, .pipeline = 2, .schedule = "interleaved", .virtual_stages = 2}}) {
+  for (const Layout& layout :
+       {Layout{.tensor = 2, .context = 2, .pipeline = 2},
+        Layout{.data = 2, .zero = 3, .tensor = 2, .pipeline = 2, .schedule = "zero-bubble"},
+        Layout{.data = 1, .zero = 2, .replicate = 2, .context = 2, .pipeline = 2, .schedule = "interleaved", .virtual_stages = 2}}) {
     SCOPED_TRACE(layout.parallel().text());
     expect_equivalent(train(on(layout, model)), one);
   }

@@ -53,12 +53,14 @@ TEST(KnownFaults, N2_NormWeightsAreSummedOverTensorRanksUnderSequenceParallelism
 TEST(KnownFaults, N3_APipelineNeitherScalesNorAveragesGradients) {
   const ModelConfig model = four_layers(false);
   const Record one = steps_on({}, model);
-  for (const Layout& layout : {Layout{.pipeline = 2}, Layout{.pipeline = 4, .schedule = "gpipe"}}) expect_equivalent(steps_on(layout, model), one);
+  for (const Layout& layout : {Layout{.pipeline = 2}, Layout{.pipeline = 4, .schedule = "gpipe"}})
+    expect_equivalent(steps_on(layout, model), one);
 }
 
 TEST(KnownFaults, N4_RanksWithFewValidTokensWeighLittle) {  // UnevenBatches leaves the first ranks hardly any
   const Record one = steps_on({}, small_llama());
-  for (const Layout& layout : {Layout{.data = 3}, Layout{.data = 3, .context = 2}, Layout{.data = 3, .pipeline = 2}}) expect_equivalent(steps_on(layout, small_llama()), one);
+  for (const Layout& layout : {Layout{.data = 3}, Layout{.data = 3, .context = 2}, Layout{.data = 3, .pipeline = 2}})
+    expect_equivalent(steps_on(layout, small_llama()), one);
 }
 
 TEST(KnownFaults, N5_ContextParallelismKeepsTheLossScaleAndAttentionsGradients) {
@@ -71,7 +73,9 @@ TEST(KnownFaults, N6_TiedEmbeddingsUnderPipelineAndShardedOptimizer) {
   for (const int zero : {1, 2, 3}) expect_equivalent(steps_on({.data = 2, .zero = zero, .pipeline = 2}, model), one);
 }
 
-TEST(KnownFaults, N10_MoreTensorRanksThanKvHeads) { expect_equivalent(steps_on({.tensor = 4}, small_llama()), steps_on({}, small_llama())); }
+TEST(KnownFaults, N10_MoreTensorRanksThanKvHeads) {
+  expect_equivalent(steps_on({.tensor = 4}, small_llama()), steps_on({}, small_llama()));
+}
 
 TEST(KnownFaults, N10_LayersThatStagesDoNotDivideAreAllThere) {
   ModelConfig model = small_llama();

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "parallel/small_training.h"
-#include "train/reshard.h"
 #include "train/checkpoint_saver.h"
+#include "train/reshard.h"
 
 namespace baleen {
 namespace {
@@ -39,7 +39,8 @@ class Reshard : public ::testing::Test {
         load_checkpoint(reader, engine.units(), true);
       }
       const UnevenBatches batches;
-      TrainingStep training_step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, saved_at + further, 0.1}, 1.0);
+      TrainingStep training_step(engine, optimizer, batches, LrSchedule{LrScheduleKind::constant, 1e-3, 0, 0, saved_at + further, 0.1},
+                                 1.0);
       for (std::int64_t step = begin + 1; step <= end; ++step) {
         const auto result = training_step.run(step, false);
         if (world.rank() == 0) record.losses.push_back(result->loss), record.norms.push_back(result->grad_norm);

@@ -1,4 +1,5 @@
-// ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (DESIGN.md section 5), and hold and send what they promise.
+// ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (DESIGN.md section 5), and hold and send what they
+// promise.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +21,11 @@ struct Case {
 class Stages : public ::testing::TestWithParam<Case> {
  protected:
   Record train_with(const Layout& layout, std::int64_t micro_batch = 0) const {
-    return train({.model = GetParam().model, .layout = layout, .micro_batch = micro_batch, .compute = GetParam().compute, .state = GetParam().state,
+    return train({.model = GetParam().model,
+                  .layout = layout,
+                  .micro_batch = micro_batch,
+                  .compute = GetParam().compute,
+                  .state = GetParam().state,
                   .gradient = GetParam().gradient});
   }
 };
@@ -57,7 +62,8 @@ TEST(Offload, AndRecomputeChangeNoBit) {
   for (const int zero : {0, 1, 2, 3})
     for (const DType compute : {DType::f32, DType::bf16}) {
       SCOPED_TRACE("stage " + std::to_string(zero) + ", " + std::string(dtype_name(compute)));
-      Training training{.model = untied_llama(), .layout = {2, zero}, .micro_batch = 2, .steps = 8, .compute = compute, .gradient = compute};
+      Training training{
+          .model = untied_llama(), .layout = {2, zero}, .micro_batch = 2, .steps = 8, .compute = compute, .gradient = compute};
       const Record usual = train(training);
       training.offload = true;
       expect_same_bits(train(training), usual);
@@ -96,7 +102,8 @@ TEST(Gradients, OfTheStepBeforeAreNotRead) {
     for (const DType gradient : {DType::f32, DType::bf16})
       for (const ModelConfig& model : {small_gpt2(), untied_llama()}) {
         const Training training{.model = model, .layout = {2, zero}, .micro_batch = 2, .compute = DType::bf16, .gradient = gradient};
-        EXPECT_EQ(losses_of(training, true), losses_of(training, false)) << zero << ' ' << dtype_name(gradient) << ' ' << model.architecture;
+        EXPECT_EQ(losses_of(training, true), losses_of(training, false))
+            << zero << ' ' << dtype_name(gradient) << ' ' << model.architecture;
       }
 }
 
@@ -135,7 +142,9 @@ TEST(HybridSharding, EqualsOneRankInEveryStage) {
     }
 }
 
-TEST(HybridSharding, ReplicasOfOneShardEach) { expect_equivalent(train({.layout = {1, 3, 3}, .micro_batch = 2}), train({.micro_batch = 1})); }
+TEST(HybridSharding, ReplicasOfOneShardEach) {
+  expect_equivalent(train({.layout = {1, 3, 3}, .micro_batch = 2}), train({.micro_batch = 1}));
+}
 
 // Bytes a rank holds for weights, gradients and states, without the pools.
 std::size_t held_bytes(const Training& training, const char* only = nullptr) {
@@ -145,7 +154,9 @@ std::size_t held_bytes(const Training& training, const char* only = nullptr) {
     const Engine engine(training.engine_options(), axes.groups());
     if (world.rank() != 0) return;
     for (const auto& [name, size] : engine.device().allocations())
-      if (only != nullptr ? name == only : name == "weights" || name == "gradients" || name == "master weights" || name.starts_with("optimizer ")) bytes += size;
+      if (only != nullptr ? name == only
+                          : name == "weights" || name == "gradients" || name == "master weights" || name.starts_with("optimizer "))
+        bytes += size;
   });
   return bytes;
 }
@@ -204,9 +215,10 @@ std::pair<std::uint64_t, std::uint64_t> elements_sent(const Layout& layout, cons
     const std::uint64_t reduced = group.reduce.bytes_sent(), gathered = group.gather.bytes_sent();
     step.run(2, false);
     engine.settle_weights();
-    // The squares of the gradient norm, one double, are summed over the same communicator: a flat sum that the ring of n slices sends once or
-    // twice. They are what is left beyond whole elements of padding.
-    if (world.rank() == 0) sent = {(group.reduce.bytes_sent() - reduced) / sizeof(float), (group.gather.bytes_sent() - gathered) / sizeof(float)};
+    // The squares of the gradient norm, one double, are summed over the same communicator: a flat sum that the ring of n slices sends once
+    // or twice. They are what is left beyond whole elements of padding.
+    if (world.rank() == 0)
+      sent = {(group.reduce.bytes_sent() - reduced) / sizeof(float), (group.gather.bytes_sent() - gathered) / sizeof(float)};
   });
   return sent;
 }

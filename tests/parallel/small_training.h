@@ -113,7 +113,14 @@ struct Layout {
   int virtual_stages = 1;
   int ranks() const { return data * replicate * tensor * context * pipeline; }
   ParallelLayout parallel() const {
-    return {.dp = data, .replicate = replicate, .zero = zero, .tp = tensor, .cp = context, .pp = pipeline, .schedule = schedule, .virtual_stages = virtual_stages};
+    return {.dp = data,
+            .replicate = replicate,
+            .zero = zero,
+            .tp = tensor,
+            .cp = context,
+            .pp = pipeline,
+            .schedule = schedule,
+            .virtual_stages = virtual_stages};
   }
 };
 
@@ -215,7 +222,8 @@ inline void expect_equivalent(const Record& layout, const Record& reference) {
   }
   EXPECT_NEAR(layout.losses[0], reference.losses[0], 1e-6 * reference.losses[0]);
   EXPECT_NEAR(layout.norms[0], reference.norms[0], 1e-6 * reference.norms[0]);
-  for (std::size_t step = 0; step < reference.losses.size(); ++step) EXPECT_NEAR(layout.losses[step], reference.losses[step], 1e-5) << "step " << step + 1;
+  for (std::size_t step = 0; step < reference.losses.size(); ++step)
+    EXPECT_NEAR(layout.losses[step], reference.losses[step], 1e-5) << "step " << step + 1;
 }
 
 inline void expect_same_bits(const Record& a, const Record& b) {

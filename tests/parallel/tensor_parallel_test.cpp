@@ -86,7 +86,8 @@ TEST(TensorParallel, CopiesOfNormWeightsStayTheSame) {
 // The norm of the whole gradient counts every element once, whatever copies ranks hold (FACTS.md section 3, fault 1).
 TEST(TensorParallel, TheNormCountsCopiesOnce) {
   const Record one = reference(on(1, 1, 0, 1));
-  for (const Layout& layout : {Layout{.tensor = 4}, Layout{.data = 2, .zero = 1, .tensor = 2}, Layout{.data = 1, .zero = 3, .replicate = 2, .tensor = 2}}) {
+  for (const Layout& layout :
+       {Layout{.tensor = 4}, Layout{.data = 2, .zero = 1, .tensor = 2}, Layout{.data = 1, .zero = 3, .replicate = 2, .tensor = 2}}) {
     Training training = on(1, 1, 0, 1);
     training.layout = layout;
     EXPECT_NEAR(train(training).norms[0], one.norms[0], 1e-6 * one.norms[0]);

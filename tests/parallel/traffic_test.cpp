@@ -8,7 +8,8 @@ namespace {
 
 using namespace testing;
 
-constexpr std::int64_t micro_batch = 2, width = 32, layers = 8;  // more blocks a stage than the pool of an model without a pipeline has slots
+constexpr std::int64_t micro_batch = 2, width = 32,
+                       layers = 8;  // more blocks a stage than the pool of an model without a pipeline has slots
 
 ModelConfig model() {
   ModelConfig config = small_llama();
@@ -46,15 +47,20 @@ std::vector<std::map<std::string, std::uint64_t>> sent_in_a_step(const Layout& l
 }
 
 // Micro-batches of a rank, and its tokens in each.
-std::uint64_t micro_batches(const Layout& layout) { return static_cast<std::uint64_t>(global_batch / (layout.data * layout.replicate * micro_batch)); }
-std::uint64_t tokens(const Layout& layout) { return static_cast<std::uint64_t>(micro_batch * length / layout.context); }
+std::uint64_t micro_batches(const Layout& layout) {
+  return static_cast<std::uint64_t>(global_batch / (layout.data * layout.replicate * micro_batch));
+}
+std::uint64_t tokens(const Layout& layout) {
+  return static_cast<std::uint64_t>(micro_batch * length / layout.context);
+}
 
 TEST(Traffic, TensorAxis) {
   for (const int tp : {2, 4}) {
     const Layout layout{.tensor = tp};
     const std::uint64_t others = static_cast<std::uint64_t>(tp - 1), part = tokens(layout) / static_cast<std::uint64_t>(tp) * width * 4;
     const std::uint64_t operations = (6 * layers + 2) + (4 * layers + 2), statistics = tokens(layout) * 3 * 4;
-    for (const auto& rank : sent_in_a_step(layout)) EXPECT_EQ(rank.at("tp"), micro_batches(layout) * others * (operations * part + statistics)) << tp;
+    for (const auto& rank : sent_in_a_step(layout))
+      EXPECT_EQ(rank.at("tp"), micro_batches(layout) * others * (operations * part + statistics)) << tp;
   }
 }
 
@@ -70,7 +76,8 @@ TEST(Traffic, ContextAxis) {
 }
 
 TEST(Traffic, PipelineAxis) {
-  for (const Layout& layout : {Layout{.pipeline = 2}, Layout{.pipeline = 4, .schedule = "zero-bubble"}, Layout{.pipeline = 2, .schedule = "interleaved", .virtual_stages = 2}}) {
+  for (const Layout& layout : {Layout{.pipeline = 2}, Layout{.pipeline = 4, .schedule = "zero-bubble"},
+                               Layout{.pipeline = 2, .schedule = "interleaved", .virtual_stages = 2}}) {
     const auto boundaries = static_cast<std::uint64_t>(layout.pipeline * layout.virtual_stages - 1);
     std::uint64_t sent = 0;
     for (const auto& rank : sent_in_a_step(layout)) sent += rank.at("pp activations and gradients");

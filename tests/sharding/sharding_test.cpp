@@ -23,9 +23,13 @@ float gradient_of(ParameterId id, std::int64_t element, int rank, int micro_step
   return static_cast<float>((id.unit + 1) * (id.index + 2) + element % 13 + 3 * rank + micro_step);
 }
 
-std::vector<float> values_of(const Tensor& tensor) { return {tensor.as<float>(), tensor.as<float>() + tensor.elements()}; }
+std::vector<float> values_of(const Tensor& tensor) {
+  return {tensor.as<float>(), tensor.as<float>() + tensor.elements()};
+}
 
-float value_at(const Tensor& tensor, std::int64_t i) { return tensor.dtype() == DType::f32 ? tensor.as<float>()[i] : to_float(tensor.as<BFloat16>()[i]); }
+float value_at(const Tensor& tensor, std::int64_t i) {
+  return tensor.dtype() == DType::f32 ? tensor.as<float>()[i] : to_float(tensor.as<BFloat16>()[i]);
+}
 void add_at(const Tensor& tensor, std::int64_t i, float value) {
   const float sum = value_at(tensor, i) + value;
   if (tensor.dtype() == DType::f32)
@@ -41,8 +45,13 @@ struct Seen {
 
 class Step {
  public:
-  Step(Communicator& axis, int stage, DType gradient) : axis_(axis), device_(create_cpu_device()), stream_(device_->create_stream()), context_{*stream_, scratch_},
-        storage_(*device_, units(), StorageOptions{.gradient = gradient, .stage = stage, .shards = axis.size(), .shard = axis.rank(), .ends_share = true}),
+  Step(Communicator& axis, int stage, DType gradient)
+      : axis_(axis),
+        device_(create_cpu_device()),
+        stream_(device_->create_stream()),
+        context_{*stream_, scratch_},
+        storage_(*device_, units(),
+                 StorageOptions{.gradient = gradient, .stage = stage, .shards = axis.size(), .shard = axis.rank(), .ends_share = true}),
         sharding_(axis, storage_, ReduceOp::sum) {
     storage_.initialize_weights(4);
   }
@@ -68,7 +77,8 @@ class Step {
     std::vector<std::vector<float>> weights;
     for (int unit = 0; unit < storage_.units(); ++unit) {
       pass.weights_needed(unit, unit + 1 < storage_.units() ? unit + 1 : -1);
-      for (int index = 0; index < static_cast<int>(storage_.unit(unit).parameters.size()); ++index) weights.push_back(values_of(storage_.weight({unit, index})));
+      for (int index = 0; index < static_cast<int>(storage_.unit(unit).parameters.size()); ++index)
+        weights.push_back(values_of(storage_.weight({unit, index})));
       pass.weights_done(unit);
     }
     return weights;
@@ -113,7 +123,8 @@ TEST(Sharding, EveryStageSeesTheSameWeightsAndLeavesFrozenOnesAlone) {
   for (const auto& [ranks, gradient] : std::vector<std::pair<int, DType>>{
            {1, DType::f32}, {2, DType::f32}, {3, DType::f32}, {5, DType::f32}, {1, DType::bf16}, {2, DType::bf16}, {3, DType::bf16}})
     for (const int stage : {0, 1, 2, 3}) {
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", gradients in " + std::string(dtype_name(gradient)));
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", gradients in " +
+                   std::string(dtype_name(gradient)));
       testing::run_members(ranks, [&, ranks = ranks, gradient = gradient](Communicator& axis) {
         const Seen seen = Step(axis, stage, gradient).run();
         std::size_t index = 0;
@@ -138,7 +149,8 @@ TEST(Sharding, EveryStageSeesTheSameWeightsAndLeavesFrozenOnesAlone) {
 TEST(Sharding, GradientsBeginAsZerosThatTheFirstToAddNeedNotRead) {
   const auto device = create_cpu_device();
   const auto stream = device->create_stream();
-  UnitStorage storage(*device, {{"block", {{"written", {3, 5}}, {"added", {130}}, {"left", {4}}, {"frozen", {7}, Initializer::ones, 0, false}}}},
+  UnitStorage storage(*device,
+                      {{"block", {{"written", {3, 5}}, {"added", {130}}, {"left", {4}}, {"frozen", {7}, Initializer::ones, 0, false}}}},
                       StorageOptions{.stage = 2, .shards = 3});
   const ParameterId written = storage.find("written"), added = storage.find("added"), left = storage.find("left");
   UnitPool& pool = storage.gradient_pool();

@@ -40,7 +40,8 @@ TEST(UnitLayout, SlicesCoverTheTrainablePrefixOnce) {
 
 TEST(UnitStorage, InitialValuesDependOnNameAndIndexAlone) {
   const auto device = create_cpu_device();
-  UnitStorage one(*device, {unit()}, 1, StorageKind::training), four(*device, {{"other", {{"x", {9, 9}}}}, unit()}, 4, StorageKind::training);
+  UnitStorage one(*device, {unit()}, 1, StorageKind::training),
+      four(*device, {{"other", {{"x", {9, 9}}}}, unit()}, 4, StorageKind::training);
   one.initialize_weights(5);
   four.initialize_weights(5);
   for (const char* name : {"a", "b", "c", "frozen"}) {

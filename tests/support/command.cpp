@@ -56,14 +56,18 @@ Command::~Command() {
   waitpid(pid_, nullptr, 0);
 }
 
-void Command::signal(int number) const { kill(pid_, number); }
+void Command::signal(int number) const {
+  kill(pid_, number);
+}
 
 bool Command::running() {
   if (!reaped_ && waitpid(pid_, &status_, WNOHANG) == pid_) reaped_ = true;
   return !reaped_;
 }
 
-std::string Command::errors_so_far() const { return read_text(folder_ / "error"); }
+std::string Command::errors_so_far() const {
+  return read_text(folder_ / "error");
+}
 
 std::vector<pid_t> Command::children() const {
   std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children");
@@ -98,7 +102,9 @@ std::vector<std::string> baleen_arguments(std::vector<std::string> arguments) {
   return arguments;
 }
 
-CommandResult run_baleen(std::vector<std::string> arguments) { return run_command(baleen_arguments(std::move(arguments))); }
+CommandResult run_baleen(std::vector<std::string> arguments) {
+  return run_command(baleen_arguments(std::move(arguments)));
+}
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

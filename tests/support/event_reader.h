@@ -16,7 +16,7 @@
 namespace baleen::testing {
 
 struct EventFile {
-  std::string version;                                         // of the first event
+  std::string version;                                            // of the first event
   std::map<std::pair<std::string, std::int64_t>, float> scalars;  // by tag and step
   std::vector<double> wall_times;
 };

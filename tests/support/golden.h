@@ -61,10 +61,13 @@ inline double distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(sum);
 }
 
-inline std::span<const float> elements(const Tensor& tensor) { return {tensor.as<float>(), static_cast<std::size_t>(tensor.elements())}; }
+inline std::span<const float> elements(const Tensor& tensor) {
+  return {tensor.as<float>(), static_cast<std::size_t>(tensor.elements())};
+}
 
 // ‖value - expected‖ ≤ bound · ‖expected‖ + floor. Written so that a NaN fails.
-inline void expect_near(std::span<const float> value, std::span<const float> expected, const std::string& what, double bound = 1e-5, double floor = 0) {
+inline void expect_near(std::span<const float> value, std::span<const float> expected, const std::string& what, double bound = 1e-5,
+                        double floor = 0) {
   const double error = distance(value, expected), allowed = bound * norm(expected) + floor;
   EXPECT_TRUE(error <= allowed) << what << ": error " << error << ", allowed " << allowed << ", norm " << norm(expected);
 }

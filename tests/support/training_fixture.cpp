@@ -56,7 +56,9 @@ std::vector<std::string> TrainingFixture::train_arguments(const std::string& run
   return arguments;
 }
 
-CommandResult TrainingFixture::train(const std::string& run, const std::vector<std::string>& more) const { return run_baleen(train_arguments(run, more)); }
+CommandResult TrainingFixture::train(const std::string& run, const std::vector<std::string>& more) const {
+  return run_baleen(train_arguments(run, more));
+}
 
 std::vector<TrainingRow> TrainingFixture::rows(const std::string& run) const {
   std::vector<TrainingRow> found;

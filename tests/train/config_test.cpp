@@ -40,9 +40,10 @@ TEST(Config, DefaultsAreTheContracts) {
 }
 
 TEST(Config, ResolvedTextReadsBackTheSame) {
-  Config config = parse_config(minimal, "x.toml",
-                               {"lr_schedule.kind=wsd", "optimizer.lr=0.1", "model.rope_scaling={type=\"llama3\", factor=8.0}", "data.train=\"a\\\"b.bin\"",
-                                "model.rms_norm_eps=1e-6", "training.seed=9007199254740993", "optimizer.gradient_dtype=bf16", "training.head_chunks=1"});
+  Config config = parse_config(
+      minimal, "x.toml",
+      {"lr_schedule.kind=wsd", "optimizer.lr=0.1", "model.rope_scaling={type=\"llama3\", factor=8.0}", "data.train=\"a\\\"b.bin\"",
+       "model.rms_norm_eps=1e-6", "training.seed=9007199254740993", "optimizer.gradient_dtype=bf16", "training.head_chunks=1"});
   resolve_model(config, 0);
   resolve_layout(config, 3);
   const std::string text = config_toml(config);
@@ -79,7 +80,8 @@ TEST(Config, EveryFamilyReadsBackTheSame) {
 }
 
 TEST(Config, Gpt2TakesItsOwnKeysAndPresetsShrink) {
-  Config config = parse_config("[model]\npreset = \"gpt2-124m\"\nn_embd = 20\nn_head = 4\n[training]\nsequence_length = 16\n", "x.toml", {});
+  Config config =
+      parse_config("[model]\npreset = \"gpt2-124m\"\nn_embd = 20\nn_head = 4\n[training]\nsequence_length = 16\n", "x.toml", {});
   resolve_model(config, 0);
   EXPECT_EQ(config.model.head_dim, 5);
   EXPECT_EQ(config.model.num_key_value_heads, 4);

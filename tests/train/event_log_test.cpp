@@ -71,7 +71,9 @@ TEST_F(Events, ResumeDropsRowsPastTheCheckpointAndATornEnd) {
   }
   const auto first = std::filesystem::directory_iterator(folder)->path();
   std::filesystem::resize_file(first, std::filesystem::file_size(first) - 3);  // step 200 is torn
-  { EventLog log(folder, 300); }                                               // nothing to drop but the torn record, and nothing written
+  {
+    EventLog log(folder, 300);
+  }  // nothing to drop but the torn record, and nothing written
   EXPECT_EQ(files(), 1u);
   EXPECT_EQ(read_events(folder).scalars.count({"loss", 199}), 1u);
   EXPECT_EQ(read_events(folder).scalars.count({"loss", 200}), 0u);
@@ -85,7 +87,9 @@ TEST_F(Events, ResumeDropsRowsPastTheCheckpointAndATornEnd) {
   EXPECT_EQ(events.scalars.count({"loss", 160}), 1u);
   EXPECT_EQ(events.scalars.count({"loss", 161}), 0u);
   std::ofstream(folder / "events.out.tfevents.1.other") << "not ours";
-  { EventLog log(folder, 0); }  // --resume never: all of ours goes
+  {
+    EventLog log(folder, 0);
+  }  // --resume never: all of ours goes
   EXPECT_EQ(files(), 1u);
   EXPECT_TRUE(std::filesystem::exists(folder / "events.out.tfevents.1.other"));
 }

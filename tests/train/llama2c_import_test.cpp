@@ -90,7 +90,8 @@ TEST_F(Llama2cImport, EveryWeightGoesToItsPlace) {
     };
     expect_layers("input_layernorm", width);
     expect_layers("self_attn.q_proj", width * width);
-    EXPECT_EQ(at("model.layers.0.self_attn.q_proj.weight", head_dim + 1), vocabulary * width + layers * width + (head_dim + 2) * width);  // the second head
+    EXPECT_EQ(at("model.layers.0.self_attn.q_proj.weight", head_dim + 1),
+              vocabulary * width + layers * width + (head_dim + 2) * width);  // the second head
     expect_layers("self_attn.k_proj", kv_heads * head_dim * width);
     expect_layers("self_attn.v_proj", kv_heads * head_dim * width);
     expect_layers("self_attn.o_proj", width * width);

@@ -105,7 +105,8 @@ TEST(MemoryFit, NeedsNoMoreThanLlmqWithItsPrecision) {
     std::int64_t micro_batch;
     double llmq;  // GiB
   };
-  for (const Workload& workload : {Workload{"qwen2.5-1.5b", 16, 45.5}, Workload{"qwen2.5-0.5b", 32, 37.3}, Workload{"qwen2.5-3b", 16, 76.3}})
+  for (const Workload& workload :
+       {Workload{"qwen2.5-1.5b", 16, 45.5}, Workload{"qwen2.5-0.5b", 32, 37.3}, Workload{"qwen2.5-3b", 16, 76.3}})
     testing::run_members(1, [&](Communicator& axis) {
       EngineOptions options{model_preset(workload.model, "test"), workload.micro_batch, 1024, 1, StorageKind::training};
       options.compute = options.state = options.gradient = DType::bf16;

@@ -51,7 +51,9 @@ TEST_F(Metrics, ResumeDropsTornAndLaterRows) {
     log.append(ValidationRow{4, 1.5});
   }
   std::ofstream(path, std::ios::app) << R"({"step":6,"lo)";
-  { MetricsLog log(path, 4); }
+  {
+    MetricsLog log(path, 4);
+  }
   std::istringstream lines(read_file(path));
   std::vector<int> steps;
   for (std::string line; std::getline(lines, line);) steps.push_back(parse_json(line, "test")["step"].get<int>());

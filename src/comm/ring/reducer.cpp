@@ -146,36 +146,22 @@ template <class Stored>
 Reducer make(ReduceOp op) {
   Reducer out{sizeof(Stored), sizeof(typename Elements<Stored>::Wire), load<Stored>};
   switch (op) {
-    case ReduceOp::sum:
-      out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, false>;
-      break;
-    case ReduceOp::avg:
-      out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, true>;
-      break;
-    case ReduceOp::max:
-      out.combine = combine<Stored, Extreme<true>>, out.finish = finish<Stored, Extreme<true>, false>;
-      break;
-    case ReduceOp::min:
-      out.combine = combine<Stored, Extreme<false>>, out.finish = finish<Stored, Extreme<false>, false>;
-      break;
+    case ReduceOp::sum: out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, false>; break;
+    case ReduceOp::avg: out.combine = combine<Stored, Sum>, out.finish = finish<Stored, Sum, true>; break;
+    case ReduceOp::max: out.combine = combine<Stored, Extreme<true>>, out.finish = finish<Stored, Extreme<true>, false>; break;
+    case ReduceOp::min: out.combine = combine<Stored, Extreme<false>>, out.finish = finish<Stored, Extreme<false>, false>; break;
   }
   return out;
 }
 
 Reducer reducer(DType dtype, ReduceOp op) {
   switch (dtype) {
-    case DType::f32:
-      return make<float>(op);
-    case DType::f64:
-      return make<double>(op);
-    case DType::bf16:
-      return make<BFloat16>(op);
-    case DType::i32:
-      return make<std::int32_t>(op);
-    case DType::u64:
-      return make<std::uint64_t>(op);
-    case DType::u8:
-      break;
+    case DType::f32: return make<float>(op);
+    case DType::f64: return make<double>(op);
+    case DType::bf16: return make<BFloat16>(op);
+    case DType::i32: return make<std::int32_t>(op);
+    case DType::u64: return make<std::uint64_t>(op);
+    case DType::u8: break;
   }
   return {};
 }

@@ -11,7 +11,9 @@
 namespace baleen::shm {
 namespace {
 
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + page - 1) / page * page;
+}
 
 }  // namespace
 

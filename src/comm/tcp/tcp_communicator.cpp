@@ -117,7 +117,8 @@ void TcpPort::fail(const std::string& reason) {
 
 TcpCommunicator::TcpCommunicator(std::shared_ptr<Hub> hub, std::uint32_t id, const std::vector<int>& members, int rank,
                                  const std::string& name, milliseconds timeout)
-    : WorkerCommunicator(rank, static_cast<int>(members.size()), name), port_(std::move(hub), id, members, rank, name, timeout, bytes_sent_) {
+    : WorkerCommunicator(rank, static_cast<int>(members.size()), name),
+      port_(std::move(hub), id, members, rank, name, timeout, bytes_sent_) {
   port_.join(group_signature(members, name, id));
   start_worker("tcp");
 }

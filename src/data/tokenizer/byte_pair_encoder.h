@@ -54,9 +54,9 @@ class BytePairEncoder {
 
   TokenTable tokens_;
   std::array<std::int32_t, 256> byte_ids_{};
-  std::vector<Pair> pairs_;            // a hash table with open addressing, at most half full
-  std::vector<std::int32_t> merged_;   // by rank
-  std::vector<std::uint8_t> whole_;    // by token: whether a piece with its bytes is it
+  std::vector<Pair> pairs_;           // a hash table with open addressing, at most half full
+  std::vector<std::int32_t> merged_;  // by rank
+  std::vector<std::uint8_t> whole_;   // by token: whether a piece with its bytes is it
 };
 
 }  // namespace baleen

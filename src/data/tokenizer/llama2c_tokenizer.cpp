@@ -67,13 +67,15 @@ Llama2cTokenizer::Llama2cTokenizer(std::string content, const std::string& where
     pieces_.push_back(file.substr(at, static_cast<std::size_t>(length)));
     at += static_cast<std::size_t>(length);
   }
-  if (pieces_.size() < first_piece) reject("it has " + std::to_string(pieces_.size()) + " ids, fewer than the 3 special ones and the 256 bytes", where);
+  if (pieces_.size() < first_piece)
+    reject("it has " + std::to_string(pieces_.size()) + " ids, fewer than the 3 special ones and the 256 bytes", where);
   for (int value = 0; value < 256; ++value) {
     const auto id = static_cast<std::size_t>(first_byte + value);
     if (pieces_[id] != name_of_byte(value)) reject("id " + std::to_string(id) + " is not " + name_of_byte(value), where);
     all_bytes_.push_back(static_cast<char>(value));
   }
-  for (int value = 0; value < 256; ++value) pieces_[static_cast<std::size_t>(first_byte + value)] = std::string_view(all_bytes_).substr(static_cast<std::size_t>(value), 1);
+  for (int value = 0; value < 256; ++value)
+    pieces_[static_cast<std::size_t>(first_byte + value)] = std::string_view(all_bytes_).substr(static_cast<std::size_t>(value), 1);
   for (std::size_t id = first_piece; id < pieces_.size(); ++id)
     if (!pieces_[id].empty()) ids_.emplace(pieces_[id], static_cast<std::int32_t>(id));
 }
@@ -137,6 +139,8 @@ void Llama2cTokenizer::encode(std::string_view text, std::vector<std::int32_t>& 
   ids.insert(ids.end(), own.begin(), own.end());
 }
 
-std::string Llama2cTokenizer::to_json() const { return dump_json(nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}}); }
+std::string Llama2cTokenizer::to_json() const {
+  return dump_json(nlohmann::json{{"kind", kind()}, {"file", encode_base64(content_)}});
+}
 
 }  // namespace baleen

@@ -1,7 +1,8 @@
-// The tokenizer `llama2c`: llama2.c's tokenizer.bin (https://github.com/karpathy/llama2.c), a SentencePiece byte-pair vocabulary with scores.
+// The tokenizer `llama2c`: llama2.c's tokenizer.bin (https://github.com/karpathy/llama2.c), a SentencePiece byte-pair vocabulary with
+// scores.
 //
-// Ids 0, 1, 2 are <unk>, BOS and EOS, ids 3 … 258 the bytes, the others pieces of text. A text gets a space in front of it, falls into UTF-8
-// characters (bytes where a character is no piece), and then the adjacent pair whose union has the best score merges, the leftmost of
+// Ids 0, 1, 2 are <unk>, BOS and EOS, ids 3 … 258 the bytes, the others pieces of text. A text gets a space in front of it, falls into
+// UTF-8 characters (bytes where a character is no piece), and then the adjacent pair whose union has the best score merges, the leftmost of
 // equals, until no union is a piece. BOS precedes a text and so stands between documents: it is end_of_document().
 #pragma once
 
@@ -19,8 +20,8 @@ bool looks_like_llama2c_tokenizer(std::string_view content);
 
 class Llama2cTokenizer : public Tokenizer {
  public:
-  // `content` is a tokenizer.bin: int32 longest piece; for each id fp32 score, int32 length, the bytes. Throws Error(bad_data) naming `where`
-  // when it is truncated, has a length or score that cannot be, or lacks the 256 bytes.
+  // `content` is a tokenizer.bin: int32 longest piece; for each id fp32 score, int32 length, the bytes. Throws Error(bad_data) naming
+  // `where` when it is truncated, has a length or score that cannot be, or lacks the 256 bytes.
   Llama2cTokenizer(std::string content, const std::string& where);
   Llama2cTokenizer(const Llama2cTokenizer&) = delete;
   Llama2cTokenizer& operator=(const Llama2cTokenizer&) = delete;

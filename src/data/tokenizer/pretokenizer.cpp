@@ -91,7 +91,8 @@ std::shared_ptr<const Pretokenizer> Pretokenizer::compile(std::string_view expre
   }
   auto code = std::make_unique<Code>();
   if (const std::string problem = code->compile(translated, /*anchor=*/false, /*with_jit=*/true); !problem.empty())
-    throw Error(ExitCode::bad_data, "an expression that PCRE2 does not read: " + problem, where, "take tokenizer.json from the model's own folder again");
+    throw Error(ExitCode::bad_data, "an expression that PCRE2 does not read: " + problem, where,
+                "take tokenizer.json from the model's own folder again");
   const bool like_cl100k = std::find(std::begin(cl100k_like), std::end(cl100k_like), expression) != std::end(cl100k_like);
   return std::shared_ptr<const Pretokenizer>(new Pretokenizer(std::move(code), like_cl100k ? Cuts::before_space : Cuts::nowhere));
 }

@@ -35,7 +35,8 @@ bool spans_words(std::string_view piece) {
 
 // Where the next word begins behind `at`: at a space that follows no space and is not the last character; else the end.
 std::size_t next_word(std::string_view text, std::size_t at) {
-  for (std::size_t space = text.find(' ', at + 1); space != std::string_view::npos && space + 1 < text.size(); space = text.find(' ', space + 1))
+  for (std::size_t space = text.find(' ', at + 1); space != std::string_view::npos && space + 1 < text.size();
+       space = text.find(' ', space + 1))
     if (text[space - 1] != ' ' && !text.substr(0, space).ends_with(visible_space)) return space;
   return text.size();
 }
@@ -46,8 +47,8 @@ char byte_of(const std::string& piece, const std::string& where) {
   const char* const end = piece.data() + piece.size();
   const bool framed = piece.size() == 6 && piece.starts_with("<0x") && piece.back() == '>';
   if (!framed || std::from_chars(piece.data() + 3, end - 1, value, 16).ptr != end - 1)
-    throw Error(ExitCode::bad_data, "malformed SentencePiece model: the byte piece '" + printable(piece) + "' is not of the form <0x0A>", where,
-                "take tokenizer.model from the model's own folder again");
+    throw Error(ExitCode::bad_data, "malformed SentencePiece model: the byte piece '" + printable(piece) + "' is not of the form <0x0A>",
+                where, "take tokenizer.model from the model's own folder again");
   return static_cast<char>(value);
 }
 

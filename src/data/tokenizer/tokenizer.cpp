@@ -22,7 +22,8 @@ namespace baleen {
 namespace {
 
 constexpr const char* accepted =
-    "give `bytes`, a tiktoken rank file with GPT-2's ranks, a tokenizer.bin of llama2.c, a tokenizer.json or tokenizer.model, a model's folder, or the .json beside a token file that `baleen tokenize` wrote";
+    "give `bytes`, a tiktoken rank file with GPT-2's ranks, a tokenizer.bin of llama2.c, a tokenizer.json or tokenizer.model, a model's "
+    "folder, or the .json beside a token file that `baleen tokenize` wrote";
 constexpr std::size_t max_tokenizer_bytes = std::size_t{256} << 20;
 
 const std::string& string_member(const nlohmann::json& object, const char* key, const std::string& where) {
@@ -44,7 +45,9 @@ std::shared_ptr<const Tokenizer> hugging_face_from_json(const nlohmann::json& js
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, std::int32_t previous) const {
   std::string text;
   const std::vector<std::int32_t> beginning = this->beginning();
-  const auto is_mark = [&](std::int32_t id) { return id == end_of_document() || std::find(beginning.begin(), beginning.end(), id) != beginning.end(); };
+  const auto is_mark = [&](std::int32_t id) {
+    return id == end_of_document() || std::find(beginning.begin(), beginning.end(), id) != beginning.end();
+  };
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocabulary_size())
       throw Error(ExitCode::bad_data,

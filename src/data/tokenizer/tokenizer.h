@@ -40,13 +40,15 @@ class Tokenizer {
   virtual std::size_t safe_cut(std::string_view text) const = 0;
 
   // What stands before a text that begins: SentencePiece's or Llama 3's BOS. encode() does not write it, decode() leaves it out.
-  virtual std::vector<std::int32_t> beginning() const { return marks_beginning() ? std::vector<std::int32_t>{end_of_document()} : std::vector<std::int32_t>{}; }
+  virtual std::vector<std::int32_t> beginning() const {
+    return marks_beginning() ? std::vector<std::int32_t>{end_of_document()} : std::vector<std::int32_t>{};
+  }
 
   // The files that this was loaded from, by name, where they are what others read too: a copy of a model takes them along.
   virtual std::map<std::string, std::string> files() const { return {}; }
 
-  // Whether end_of_document() also precedes a text (SentencePiece's BOS), so that a prompt must begin with it; encode() does not write it. A
-  // text then begins with a space more in its ids, which decode() leaves out behind end_of_document().
+  // Whether end_of_document() also precedes a text (SentencePiece's BOS), so that a prompt must begin with it; encode() does not write it.
+  // A text then begins with a space more in its ids, which decode() leaves out behind end_of_document().
   virtual bool marks_beginning() const { return false; }
 
  protected:

@@ -54,7 +54,9 @@ memory::desc describe(const Matrix& m) {
 
 // What the product is added to: nothing, what lies in `out`, or a row.
 enum class Addend { none, out, bias };
-Addend sum_into(bool accumulate) { return accumulate ? Addend::out : Addend::none; }
+Addend sum_into(bool accumulate) {
+  return accumulate ? Addend::out : Addend::none;
+}
 
 // One shape's primitive with the memory objects it reads and writes, whose addresses are set at each call.
 class Product {
@@ -175,7 +177,9 @@ bool processor_has(dnnl::cpu_isa isa) {
   const auto here = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(isa);
   return (here & needed) == needed;
 }
-bool multiplies_bf16() { return processor_has(dnnl::cpu_isa::avx512_core_bf16); }
+bool multiplies_bf16() {
+  return processor_has(dnnl::cpu_isa::avx512_core_bf16);
+}
 
 // Rows [row, row + rows) and columns [column, column + columns) of a matrix as the product sees it.
 Matrix tile_of(const Matrix& m, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
@@ -272,8 +276,8 @@ bool in_tiles(const Matrix& a) {
 }
 
 // A product that sums over tens of thousands of columns, as the head's does for the gradient of its input: oneDNN's kernels
-// for AVX-512 and AMX walk through all of b for every few rows of a. Here b's rows are taken in pieces that stay in the cache, and the sum forms in fp32. A piece of a is copied, because
-// oneDNN is fast only where rows follow each other without a gap.
+// for AVX-512 and AMX walk through all of b for every few rows of a. Here b's rows are taken in pieces that stay in the cache, and the sum
+// forms in fp32. A piece of a is copied, because oneDNN is fast only where rows follow each other without a gap.
 class DeepProduct {
  public:
   static bool suits(const Matrix& out, const Matrix& a) {
@@ -285,7 +289,9 @@ class DeepProduct {
     std::size_t scratchpad = 0;
     for (const std::int64_t size : {depths_.tile, depths_.last()})
       for (const bool accumulate : {false, true})
-        scratchpad = std::max(scratchpad, product_cache().find(sum(nullptr), piece(nullptr, size), b_piece(0, size), sum_into(accumulate)).scratchpad_bytes());
+        scratchpad =
+            std::max(scratchpad,
+                     product_cache().find(sum(nullptr), piece(nullptr, size), b_piece(0, size), sum_into(accumulate)).scratchpad_bytes());
     return piece_bytes() + sum_bytes() + scratchpad;
   }
 
@@ -308,11 +314,15 @@ class DeepProduct {
   static constexpr std::int64_t depth = 2048;
   static std::size_t aligned(std::size_t bytes) { return (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment; }
   std::size_t piece_bytes() const { return aligned(static_cast<std::size_t>(a_.rows * depths_.tile) * dtype_bytes(a_.dtype)); }
-  std::size_t sum_bytes() const { return out_.dtype == DType::f32 ? 0 : aligned(static_cast<std::size_t>(out_.rows * out_.columns) * sizeof(float)); }
+  std::size_t sum_bytes() const {
+    return out_.dtype == DType::f32 ? 0 : aligned(static_cast<std::size_t>(out_.rows * out_.columns) * sizeof(float));
+  }
   Matrix piece(void* space, std::int64_t size) const { return Matrix(space, a_.dtype, a_.rows, size, size); }
   Matrix b_piece(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
   // Where the sum forms: in place where that is fp32.
-  Matrix sum(void* space) const { return out_.dtype == DType::f32 ? out_ : Matrix(space, DType::f32, out_.rows, out_.columns, out_.columns); }
+  Matrix sum(void* space) const {
+    return out_.dtype == DType::f32 ? out_ : Matrix(space, DType::f32, out_.rows, out_.columns, out_.columns);
+  }
 
   Matrix out_, a_, b_;
   Cut depths_;
@@ -329,7 +339,8 @@ std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b
   // A sum into `out`, or a bias, may need more than the product alone.
   ProductCache& cache = product_cache();
   std::size_t bytes = 0;
-  for (const Addend addend : {Addend::none, Addend::out, Addend::bias}) bytes = std::max(bytes, cache.find(out, a, b, addend).scratchpad_bytes());
+  for (const Addend addend : {Addend::none, Addend::out, Addend::bias})
+    bytes = std::max(bytes, cache.find(out, a, b, addend).scratchpad_bytes());
   return bytes;
 }
 

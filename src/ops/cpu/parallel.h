@@ -28,8 +28,8 @@ void parallel_ranges(std::int64_t items, std::int64_t grain, std::int64_t worth,
   }
 }
 
-// Calls body(task, thread) for each task in [0, tasks), the next one to whichever thread is free: for tasks of unequal cost whose results do
-// not depend on who computes them.
+// Calls body(task, thread) for each task in [0, tasks), the next one to whichever thread is free: for tasks of unequal cost whose results
+// do not depend on who computes them.
 template <class Body>
 void parallel_tasks(std::int64_t tasks, Body&& body) {
   if (tasks <= 1 || omp_get_max_threads() == 1) {
@@ -41,6 +41,8 @@ void parallel_tasks(std::int64_t tasks, Body&& body) {
 }
 
 // Rows of `columns` elements that one thread should have at least: about 8,192 elements.
-inline std::int64_t worthwhile_rows(std::int64_t columns) { return std::max<std::int64_t>(1, 8192 / std::max<std::int64_t>(1, columns)); }
+inline std::int64_t worthwhile_rows(std::int64_t columns) {
+  return std::max<std::int64_t>(1, 8192 / std::max<std::int64_t>(1, columns));
+}
 
 }  // namespace baleen::ops::cpu

@@ -18,8 +18,8 @@ struct TileOperand {
   std::int64_t row, column;
 };
 
-// Where a triangular mask leaves zeros, whole blocks need not be computed. For the block of rows that begins at m, with `rows` of them, only
-// k in [m + k_begin, m + rows + k_end) and columns from m + n_begin on count. Columns before that are left as they were.
+// Where a triangular mask leaves zeros, whole blocks need not be computed. For the block of rows that begins at m, with `rows` of them,
+// only k in [m + k_begin, m + rows + k_end) and columns from m + n_begin on count. Columns before that are left as they were.
 struct TileTrim {
   static constexpr std::int64_t none = std::int64_t{1} << 40;
   std::int64_t k_begin = -none, k_end = none, n_begin = -none;
@@ -76,7 +76,8 @@ void TileProduct(std::int64_t rows, std::int64_t columns, std::int64_t depth, Ti
     const float* b_block = b + k_begin * b_row;
     float* c_block = c + m * c_row;
     const auto run = [&](auto rows_of_block) HWY_ATTR {
-      TileRows<decltype(rows_of_block)::value, kAccumulate>(n_begin, columns, k_count, a_block, a.row, a.column, b_block, b_row, c_block, c_row);
+      TileRows<decltype(rows_of_block)::value, kAccumulate>(n_begin, columns, k_count, a_block, a.row, a.column, b_block, b_row, c_block,
+                                                            c_row);
     };
     switch (count) {
       case 6: run(std::integral_constant<int, 6>()); break;

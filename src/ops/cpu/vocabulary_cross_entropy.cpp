@@ -53,8 +53,9 @@ void GradientRows(const Tensor& logits, const float* whole, const std::int32_t* 
       const FloatVec shift = hn::Set(d, whole[2 * row]), scale = hn::Set(d, gradient_scale / whole[2 * row + 1]);
       float of_target = 0;
       if (mine) of_target = hn::GetLane(hn::Mul(scale, Exp(hn::Sub(hn::Set(d, ToFloat(values[own])), shift)))) - gradient_scale;
-      ForVectors(width_of_row, [&](std::size_t i, auto width)
-                                   HWY_ATTR { StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(values + i, width), shift))), values + i, width); });
+      ForVectors(width_of_row, [&](std::size_t i, auto width) HWY_ATTR {
+        StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(values + i, width), shift))), values + i, width);
+      });
       if (mine) StoreVec(hn::Set(d, of_target), values + own, Part{1});
     }
   });
@@ -93,7 +94,9 @@ void vocabulary_cross_entropy(const Tensor& loss_sum, const Tensor& logits, cons
   for (std::int64_t start = 0; start < rows; start += chunk) {
     const std::int64_t count = std::min(chunk, rows - start);
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto at = [&](std::int64_t rank, std::int64_t which) { return of_rank[(rank * rows + start + i) * vocabulary_statistics + which]; };
+      const auto at = [&](std::int64_t rank, std::int64_t which) {
+        return of_rank[(rank * rows + start + i) * vocabulary_statistics + which];
+      };
       float greatest = at(0, 0);
       for (std::int64_t rank = 1; rank < ranks; ++rank) greatest = std::max(greatest, at(rank, 0));
       double sum = 0, logit = 0;

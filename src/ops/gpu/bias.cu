@@ -65,8 +65,7 @@ void bias_backward(Stream& stream, const Tensor& d_bias, const Tensor& d_y, std:
     using T = decltype(zero);
     for_strided_width<T>(columns, row_stride, {d_y.data()}, [&](auto width) {
       constexpr int W = decltype(width)::value;
-      add_column_sums<W>(native_stream(stream), rows, columns, column_targets(d_bias), workspace,
-                         BiasTerms<T, W>{row_stride, d_y.as<T>()});
+      add_column_sums<W>(native_stream(stream), rows, columns, column_targets(d_bias), workspace, BiasTerms<T, W>{row_stride, d_y.as<T>()});
     });
   });
 }

@@ -70,8 +70,8 @@ __device__ void mask(Pack<T, W>& values, std::int64_t begin, std::int64_t valid)
 // A block has one row of logits [n, columns], the first `valid` of them, which becomes its gradient when gradient_scale is there. The first
 // `kept` elements of the row stay in shared memory between the passes; the rest is read again, most of it from the GPU's cache.
 template <class T, int W, int Threads>
-__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses, T* logits,
-                                                       const std::int32_t* targets, const float* gradient_scale) {
+__global__ void __launch_bounds__(Threads) softmax_row(std::int64_t columns, std::int64_t valid, std::int64_t kept, float* losses,
+                                                       T* logits, const std::int32_t* targets, const float* gradient_scale) {
   extern __shared__ uint4 shared[];
   T* const copy = reinterpret_cast<T*>(shared);
   T* const row = logits + blockIdx.x * columns;
