@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [--full]
 #
-# Default: under 15 minutes on two cores with a cold compiler cache, AMD's compiler (half a gigabyte, if it is not there) included. --full adds the tests with the ctest label `full`, both sanitizers over
+# Default: under 20 minutes on two cores with a cold compiler cache, AMD's compiler (half a gigabyte, if it is not there) included. --full adds the tests with the ctest label `full`, both sanitizers over
 # all `unit` and `parallel` tests, and scripts/lint.sh.
 # The last line is the verdict; exits 0 when everything passed, 1 when a test failed, 2 when it could not be built or run.
 set -euo pipefail
