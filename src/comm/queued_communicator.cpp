@@ -1,8 +1,6 @@
 #include "comm/queued_communicator.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "comm/ring/all_to_all.h"
 #include "comm/ring/broadcast.h"
 #include "comm/ring/reduce_scatter.h"
+#include "launch/background_thread.h"
 
 namespace baleen {
 namespace {
@@ -52,13 +51,7 @@ WorkerCommunicator::BusyTime::~BusyTime() {
 }
 
 void WorkerCommunicator::start_worker(const std::string& prefix) {
-  // The worker takes no signals: they belong to the thread that holds the StopSignal.
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  worker_ = std::thread([this] { work(); });
-  pthread_setname_np(worker_.native_handle(), (prefix + " " + name()).substr(0, 15).c_str());
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  worker_ = start_background(prefix + " " + name(), [this] { work(); });
 }
 
 void WorkerCommunicator::stop_worker() {

@@ -1,8 +1,6 @@
 #include "train/checkpoint_saver.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +22,7 @@
 #include "checkpoint/writer.h"
 #include "comm/gather_texts.h"
 #include "device/host_memory.h"
+#include "launch/background_thread.h"
 
 namespace baleen {
 namespace {
@@ -156,13 +155,7 @@ class Background {
     done_ = false;
     failure_.reset();
     stop_ = std::stop_source();
-    // Signals belong to the thread that holds the StopSignal.
-    sigset_t all, previous;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previous);
-    thread_ = std::thread([this, body = std::move(body)] { run(body); });
-    pthread_setname_np(thread_.native_handle(), "checkpoint");
-    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+    thread_ = start_background("checkpoint", [this, body = std::move(body)] { run(body); });
   }
   // On the calling thread.
   void run(const Body& body) {

@@ -1,8 +1,6 @@
 #include "comm/gpu/peer_communicator.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "base/log.h"
 #include "device/gpu.h"
 #include "device/gpu_runtime_api.h"
+#include "launch/background_thread.h"
 #include "ops/sum_parts.h"
 
 namespace baleen {
@@ -88,12 +87,7 @@ std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes
   }
   if (!watchdog_.joinable()) {
     release_ = device_.create_stream();
-    sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previous);
-    watchdog_ = std::thread([this] { watch(); });
-    pthread_setname_np(watchdog_.native_handle(), ("peer " + name()).substr(0, 15).c_str());
-    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+    watchdog_ = start_background("peer " + name(), [this] { watch(); });
   }
   // Before any operation: allocating waits for the GPU.
   const std::size_t slices = std::min(most_staged_, bytes / static_cast<std::size_t>(size()) * static_cast<std::size_t>(size() - 1));

@@ -1,14 +1,13 @@
 #include "comm/nccl/nccl_communicator.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "device/gpu.h"
+#include "launch/background_thread.h"
 
 namespace baleen::nccl {
 namespace {
@@ -45,12 +44,7 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
     open(down_.comm);
     for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
   }
-  sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  watchdog_ = std::thread([this] { watch(); });
-  pthread_setname_np(watchdog_.native_handle(), ("nccl " + name()).substr(0, 15).c_str());
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  watchdog_ = start_background("nccl " + name(), [this] { watch(); });
 }
 
 NcclCommunicator::~NcclCommunicator() {

@@ -2,8 +2,6 @@
 
 #include <linux/sockios.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -13,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "launch/background_thread.h"
 
 namespace baleen::tcp {
 namespace {
@@ -24,12 +23,7 @@ constexpr auto farewell = std::chrono::seconds(2);
 
 Hub::Hub(int rank, std::vector<Descriptor> peers) : rank_(rank), peers_(peers.size()), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) peers_[peer].socket = std::move(peers[peer]);
-  sigset_t all, previous;  // signals belong to the thread that holds the StopSignal
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "comm tcp");
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  thread_ = start_background("comm tcp", [this] { run(); });
 }
 
 Hub::~Hub() {
