@@ -142,6 +142,65 @@ TEST(Matmul, DeepSumsOfHalvesAreRoundedOnce) {
   }
 }
 
+// The shapes of a language model's head and layers, which are cut into pieces where the processor has AMX. All have strides of their own,
+// and nothing beyond the columns may change.
+struct HalvesCase {
+  std::int64_t m, n, k;
+  bool a_transposed, b_transposed, wide_out;
+};
+
+class MatmulOfHalves : public ::testing::TestWithParam<HalvesCase> {};
+
+TEST_P(MatmulOfHalves, AgreesWithANaiveFloat64Product) {
+  const auto [m, n, k, a_transposed, b_transposed, wide_out] = GetParam();
+  const ThreadsScope threads(2);
+  const std::int64_t a_rows = a_transposed ? k : m, a_columns = a_transposed ? m : k, a_stride = a_columns + 3;
+  const std::int64_t b_rows = b_transposed ? n : k, b_columns = b_transposed ? k : n, b_stride = b_columns + 5, out_stride = n + 2;
+  HalfArray a(Array::normal(1, a_rows * a_stride)), b(Array::normal(2, b_rows * b_stride)), start(Array::normal(3, m * out_stride));
+  const Array wide_a = a.floats(), wide_b = b.floats(), wide_start = start.floats();
+  std::vector<double> product(static_cast<std::size_t>(m * n), 0.0);
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t l = 0; l < k; ++l) {
+      const double left = wide_a[a_transposed ? l * a_stride + i : i * a_stride + l];
+      double* const row = product.data() + i * n;
+      for (std::int64_t j = 0; j < n; ++j) row[j] += left * static_cast<double>(wide_b[b_transposed ? j * b_stride + l : l * b_stride + j]);
+    }
+  const auto stored = [](const Tensor& tensor, std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed) {
+    const Matrix matrix(tensor.data(), tensor.dtype(), rows, columns, stride);
+    return transposed ? matrix.transpose() : matrix;
+  };
+  for (const bool accumulate : {false, true}) {
+    Array wide = wide_start;
+    HalfArray narrow = start;
+    multiply(stored(wide_out ? wide.flat() : narrow.flat(), m, n, out_stride, false),
+             stored(a.flat(), a_rows, a_columns, a_stride, a_transposed), stored(b.flat(), b_rows, b_columns, b_stride, b_transposed),
+             accumulate);
+    const Array out = wide_out ? wide : narrow.floats();
+    std::vector<double> want = wide_start.doubles();
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double& value = want[static_cast<std::size_t>(i * out_stride + j)];
+        value = (accumulate ? value : 0.0) + product[static_cast<std::size_t>(i * n + j)];
+      }
+    EXPECT_LE(relative_error(out, want), wide_out ? 1e-6 : 2e-3) << accumulate;  // one rounding to 8 bits
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = n; j < out_stride; ++j) ASSERT_EQ(out[i * out_stride + j], wide_start[i * out_stride + j]) << i << ' ' << j;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
+                         ::testing::Values(HalvesCase{70, 8250, 40, false, true, false},    // logits: WideProduct
+                                           HalvesCase{530, 8200, 24, false, true, false},   // of several blocks of rows
+                                           HalvesCase{520, 24, 8300, false, false, false},  // their inputs' gradient: DeepRowsProduct
+                                           HalvesCase{520, 24, 8300, false, false, true},   // into fp32
+                                           HalvesCase{2100, 72, 100, true, false, true},    // a weight's gradient: TransposedProduct
+                                           HalvesCase{130, 66, 1100, true, false, true}),   // of more tokens than are taken at a time
+                         [](const auto& instance) {
+                           const HalvesCase& c = instance.param;
+                           return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
+                                  (c.a_transposed ? "_at" : "") + (c.b_transposed ? "_bt" : "") + (c.wide_out ? "_fp32" : "");
+                         });
+
 TEST(Matmul, ABiasIsAddedToEveryRow) {
   const ThreadsScope threads(2);
   constexpr std::int64_t m = 9, n = 13, k = 21, padding = 4;

@@ -28,6 +28,19 @@ void parallel_ranges(std::int64_t items, std::int64_t grain, std::int64_t worth,
   }
 }
 
+// While it lives, whatever the caller's thread calls works on that thread alone. Inside a team it concerns the one member, until the task
+// ends.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
 // Calls body(task, thread) for each task in [0, tasks), the next one to whichever thread is free: for tasks of unequal cost whose results
 // do not depend on who computes them.
 template <class Body>

@@ -1,0 +1,199 @@
+#include "ops/cpu/thread_products.h"
+
+#include <omp.h>
+
+#include "ops/cpu/convert_rows.h"
+#include "ops/cpu/copy_rows.h"
+#include "ops/cpu/parallel.h"
+#include "ops/cpu/product_cache.h"
+#include "ops/cpu/transpose.h"
+
+namespace baleen::ops::cpu {
+namespace {
+
+// Logits are not read again before all of them are written.
+constexpr bool streamed_tiles = true;
+
+bool fast_halves(const Matrix& a) {
+  return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx);
+}
+
+// How many equal parts of at most `most` each [0, extent) is cut into, so that every thread has as many.
+std::int64_t even_parts(std::int64_t extent, std::int64_t most) {
+  const std::int64_t team = omp_get_max_threads();
+  return ((extent + most - 1) / most + team - 1) / team * team;
+}
+
+}  // namespace
+
+bool WideProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
+  constexpr std::int64_t least_rows = 64, least_columns = 8192, most_depth = 2048;
+  return fast_halves(a) && out.dtype == DType::bf16 && !a.transposed && b.transposed && out.rows >= least_rows &&
+         out.columns >= least_columns && columns_of(a) <= most_depth;
+}
+
+WideProduct::WideProduct(const Matrix& out, const Matrix& a, const Matrix& b)
+    : out_(out), a_(a), b_(b), rows_(out.rows, most_rows), columns_(out.columns, most_columns(columns_of(a)), /*grain=*/64) {}
+
+std::int64_t WideProduct::most_columns(std::int64_t depth) {
+  constexpr std::int64_t elements = std::int64_t{1} << 18, least = 256, most = 512;
+  return std::clamp(elements / depth / 64 * 64, least, most);
+}
+
+WideProduct::Space WideProduct::space() const {
+  const OneThread alone;
+  ProductCache& cache = product_cache();
+  Space space;
+  for (const std::int64_t columns : {columns_.tile, columns_.last()}) {
+    const Packing& packing = cache.packing(rows_.tile, b_columns(0, columns), out_.dtype);
+    space.packed = std::max(space.packed, packing.bytes());
+    for (const std::int64_t rows : {rows_.tile, rows_.last()}) {
+      const Product& product = cache.find(tile(nullptr, rows, columns), a_rows(0, rows), b_columns(0, columns), Addend::none, &packing);
+      space.scratchpad = std::max(space.scratchpad, product.scratchpad_bytes());
+    }
+  }
+  space.scratchpad = aligned_bytes(static_cast<std::int64_t>(space.scratchpad), DType::u8);
+  return space;
+}
+
+std::size_t WideProduct::workspace_bytes() const {
+  const Space one = space();
+  return static_cast<std::size_t>(omp_get_max_threads()) * (one.packed + tile_bytes() + one.scratchpad);
+}
+
+void WideProduct::run(bool accumulate, void* workspace) const {
+  BALEEN_CHECK(!accumulate, accumulate);
+  const Space one = space();
+  parallel_tasks(columns_.tiles(), [&](std::int64_t task, int thread) {
+    const OneThread alone;
+    ProductCache& cache = product_cache();
+    std::byte* const packed =
+        static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * (one.packed + tile_bytes() + one.scratchpad);
+    std::byte *const tile_space = packed + one.packed, *const scratchpad = tile_space + tile_bytes();
+    const std::int64_t column = task * columns_.tile, columns = columns_.size(column);
+    const Matrix b = b_columns(column, columns);
+    Packing& packing = cache.packing(rows_.tile, b, out_.dtype);
+    packing.run(cache.stream(), packed, b.data);
+    for (std::int64_t row = 0; row < rows_.extent; row += rows_.tile) {
+      const std::int64_t rows = rows_.size(row);
+      const Matrix a = a_rows(row, rows), out = tile(tile_space, rows, columns);
+      cache.find(out, a, b, Addend::none, &packing).execute(cache.stream(), out.data, a.data, packed, scratchpad);
+      copy_rows(tile_of(out_, row, rows, column, columns), out, streamed_tiles);
+    }
+  });
+}
+
+bool TransposedProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
+  return fast_halves(a) && out.dtype == DType::f32 && a.transposed && !b.transposed && columns_of(a) >= least &&
+         rows_of(out) >= least * omp_get_max_threads() && columns_of(out) >= least;
+}
+
+TransposedProduct::TransposedProduct(const Matrix& out, const Matrix& a, const Matrix& b)
+    : out_(out), a_(a), b_(b), rows_(out.rows, slice_rows(out.rows)), depths_(columns_of(a), most_depth) {}
+
+std::int64_t TransposedProduct::slice_rows(std::int64_t rows) {
+  const std::int64_t parts = even_parts(rows, most_rows);
+  return (rows + parts - 1) / parts;
+}
+
+std::size_t TransposedProduct::scratchpad_bytes() const {
+  std::size_t bytes = 0;
+  for (const std::int64_t depth : {depths_.tile, depths_.last()}) {
+    const Packing& packing = product_cache().packing(rows_.tile, b_rows(0, depth), out_.dtype);
+    const OneThread alone;
+    for (const std::int64_t rows : {rows_.tile, rows_.last()})
+      for (const bool accumulate : {false, true})
+        bytes = std::max(
+            bytes,
+            product_cache().find(out_rows(0, rows), slice(nullptr, rows, depth), b_, sum_into(accumulate), &packing).scratchpad_bytes());
+  }
+  return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
+}
+
+std::size_t TransposedProduct::workspace_bytes() const {
+  const std::size_t packed = product_cache().packing(rows_.tile, b_rows(0, depths_.tile), out_.dtype).bytes();
+  return static_cast<std::size_t>(depths_.tiles()) * packed +
+         static_cast<std::size_t>(omp_get_max_threads()) * (slice_bytes() + scratchpad_bytes());
+}
+
+void TransposedProduct::run(bool accumulate, void* workspace) const {
+  ProductCache& own_cache = product_cache();
+  auto* const packed = static_cast<std::byte*>(workspace);
+  const std::size_t packed_bytes = own_cache.packing(rows_.tile, b_rows(0, depths_.tile), out_.dtype).bytes(),
+                    scratchpad_bytes = this->scratchpad_bytes();
+  const auto packed_piece = [&](std::int64_t depth) { return packed + static_cast<std::size_t>(depth / depths_.tile) * packed_bytes; };
+  std::byte* const spaces = packed_piece(depths_.tiles() * depths_.tile);
+  for (std::int64_t depth = 0; depth < depths_.extent; depth += depths_.tile) {
+    const Matrix b = b_rows(depth, depths_.size(depth));
+    own_cache.packing(rows_.tile, b, out_.dtype).run(own_cache.stream(), packed_piece(depth), b.data);
+  }
+  const Packing &packing = own_cache.packing(rows_.tile, b_rows(0, depths_.tile), out_.dtype),
+                &last_packing = own_cache.packing(rows_.tile, b_rows(0, depths_.last()), out_.dtype);
+  parallel_tasks(rows_.tiles(), [&](std::int64_t task, int thread) {
+    const OneThread alone;
+    ProductCache& cache = product_cache();
+    std::byte *const space = spaces + static_cast<std::size_t>(thread) * (slice_bytes() + scratchpad_bytes), *const scratchpad =
+                                                                                                                 space + slice_bytes();
+    const std::int64_t row = task * rows_.tile, rows = rows_.size(row);
+    const Matrix out = out_rows(row, rows);
+    for (std::int64_t depth = 0; depth < depths_.extent; depth += depths_.tile) {
+      const std::int64_t size = depths_.size(depth);
+      const Matrix a = slice(space, rows, size);
+      transpose_copy(a, tile_of(a_.transpose(), depth, size, row, rows));
+      cache.find(out, a, b_, sum_into(accumulate || depth > 0), size == depths_.tile ? &packing : &last_packing)
+          .execute(cache.stream(), out.data, a.data, packed_piece(depth), scratchpad);
+    }
+  });
+}
+
+bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
+  return fast_halves(a) && !a.transposed && !b.transposed && columns_of(a) >= 8 * most_depth && columns_of(out) <= 2 * most_depth &&
+         out.rows >= least_rows * omp_get_max_threads();
+}
+
+DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)
+    : out_(out), a_(a), b_(b), rows_(out.rows, block_rows(out.rows)), depths_(columns_of(a), most_depth) {}
+
+std::int64_t DeepRowsProduct::block_rows(std::int64_t rows) {
+  const std::int64_t parts = even_parts(rows, most_rows);
+  return (rows + parts - 1) / parts;
+}
+
+std::size_t DeepRowsProduct::scratchpad_bytes() const {
+  const OneThread alone;
+  std::size_t bytes = 0;
+  for (const std::int64_t rows : {rows_.tile, rows_.last()})
+    for (const std::int64_t depth : {depths_.tile, depths_.last()})
+      for (const bool accumulate : {false, true})
+        bytes = std::max(bytes, product_cache()
+                                    .find(sum(nullptr, rows), piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate))
+                                    .scratchpad_bytes());
+  return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
+}
+
+std::size_t DeepRowsProduct::workspace_bytes() const {
+  return static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + sum_bytes() + scratchpad_bytes());
+}
+
+void DeepRowsProduct::run(bool accumulate, void* workspace) const {
+  const std::size_t scratchpad_bytes = this->scratchpad_bytes();
+  parallel_tasks(rows_.tiles(), [&](std::int64_t task, int thread) {
+    const OneThread alone;
+    ProductCache& cache = product_cache();
+    std::byte* const space =
+        static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * (piece_bytes() + sum_bytes() + scratchpad_bytes);
+    const std::int64_t row = task * rows_.tile, rows = rows_.size(row);
+    const Matrix total = sum(space + piece_bytes(), rows), target = tile_of(out_, row, rows, 0, out_.columns);
+    std::byte* const scratchpad = space + piece_bytes() + sum_bytes();
+    if (accumulate) convert_rows(total, target);
+    for (std::int64_t depth = 0; depth < depths_.extent; depth += depths_.tile) {
+      const std::int64_t size = depths_.size(depth);
+      const Matrix a = piece(space, rows, size), b = b_rows(depth, size);
+      copy_rows(a, tile_of(a_, row, rows, depth, size), /*streamed=*/false);
+      cache.find(total, a, b, sum_into(accumulate || depth > 0)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+    }
+    convert_rows(target, total);
+  });
+}
+
+}  // namespace baleen::ops::cpu

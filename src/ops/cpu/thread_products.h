@@ -1,0 +1,81 @@
+// Products cut into pieces that stay in one processor's own cache, each piece brought there and multiplied by one thread: nobody waits for
+// the others between pieces. They pay on AMX, whose products take less time than bringing their operands.
+#pragma once
+
+#include "ops/cpu/matrix_tiles.h"
+
+namespace baleen::ops::cpu {
+
+// A product with tens of thousands of columns of weights that lie as [columns, depth], as the head's logits are. oneDNN's kernels would
+// walk through all of the weights for every few rows, and write rows that are far apart. Here some hundred columns' weights at a time are
+// packed as the library likes them, multiplied into a tile, and the tile is copied to its place, past the cache.
+class WideProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
+  WideProduct(const Matrix& out, const Matrix& a, const Matrix& b);
+  std::size_t workspace_bytes() const;
+  void run(bool accumulate, void* workspace) const;  // accumulate: false
+
+ private:
+  static constexpr std::int64_t most_rows = 512;
+  // Pieces of b of half a mebibyte.
+  static std::int64_t most_columns(std::int64_t depth);
+  std::size_t tile_bytes() const { return aligned_bytes(rows_.tile * columns_.tile, out_.dtype); }
+  Matrix tile(void* space, std::int64_t rows, std::int64_t columns) const { return Matrix(space, out_.dtype, rows, columns, columns); }
+  Matrix a_rows(std::int64_t begin, std::int64_t size) const { return tile_of(a_, begin, size, 0, columns_of(a_)); }
+  Matrix b_columns(std::int64_t begin, std::int64_t size) const { return tile_of(b_, 0, rows_of(b_), begin, size); }
+  struct Space {
+    std::size_t packed = 0, scratchpad = 0;  // bytes of one thread
+  };
+  Space space() const;
+
+  Matrix out_, a_, b_;
+  Cut rows_, columns_;
+};
+
+// The gradient of a weight, aᵀ · b summed over the tokens into fp32: the library's kernel for a transposed a is half as fast as the plain
+// one. Here a slice of a's columns at a time is transposed, and b is packed once for all slices.
+class TransposedProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
+  TransposedProduct(const Matrix& out, const Matrix& a, const Matrix& b);
+  std::size_t workspace_bytes() const;
+  void run(bool accumulate, void* workspace) const;
+
+ private:
+  static constexpr std::int64_t most_rows = 256, most_depth = 1024, least = 64;
+  static std::int64_t slice_rows(std::int64_t rows);
+  std::size_t slice_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
+  // Columns [begin, begin + size) of a, from its row `depth` on, transposed.
+  Matrix slice(void* space, std::int64_t size, std::int64_t depth) const { return Matrix(space, a_.dtype, size, depth, depth); }
+  Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, b_.columns); }
+  Matrix out_rows(std::int64_t begin, std::int64_t size) const { return tile_of(out_, begin, size, 0, out_.columns); }
+  std::size_t scratchpad_bytes() const;
+
+  Matrix out_, a_, b_;
+  Cut rows_, depths_;
+};
+
+// A product that sums over tens of thousands of columns, as DeepProduct's, with so many rows that each thread has hundreds of its own.
+class DeepRowsProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
+  DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b);
+  std::size_t workspace_bytes() const;
+  void run(bool accumulate, void* workspace) const;
+
+ private:
+  static constexpr std::int64_t most_depth = 1024, least_rows = 256, most_rows = 512;
+  static std::int64_t block_rows(std::int64_t rows);
+  std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
+  std::size_t sum_bytes() const { return aligned_bytes(rows_.tile * out_.columns, DType::f32); }
+  Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
+  Matrix sum(void* space, std::int64_t rows) const { return Matrix(space, DType::f32, rows, out_.columns, out_.columns); }
+  Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
+  std::size_t scratchpad_bytes() const;
+
+  Matrix out_, a_, b_;
+  Cut rows_, depths_;
+};
+
+}  // namespace baleen::ops::cpu

@@ -1,0 +1,101 @@
+// How products are cut into each thread's pieces does not depend on the type of their elements: here they are cut in fp32, which all
+// processors multiply. Shapes of halves that are cut where the processor has AMX stand in matmul_test.cpp.
+#include "ops/cpu/thread_products.h"
+
+#include "ops/support.h"
+
+namespace baleen::ops::testing {
+namespace {
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+// Operands with elements beyond their rows' ends, and the product that the library makes of them at once.
+class Operands {
+ public:
+  Operands(Shape shape, bool a_transposed, bool b_transposed)
+      : shape_(shape),
+        a_(side(1, shape.m, shape.k, a_transposed)),
+        b_(side(2, shape.k, shape.n, b_transposed)),
+        start_(Array::normal(3, shape.m * stride())),
+        a_transposed_(a_transposed),
+        b_transposed_(b_transposed) {}
+
+  // `P` of them; what lies beyond the columns of its result must be as it was.
+  template <class P>
+  Array product(bool accumulate) {
+    Array out = start_;
+    const Matrix to = out_matrix(out);
+    const P product(to, matrix(a_, shape_.m, shape_.k, a_transposed_), matrix(b_, shape_.k, shape_.n, b_transposed_));
+    const Workspace workspace(product.workspace_bytes());
+    product.run(accumulate, workspace.data());
+    return out;
+  }
+  Array whole(bool accumulate) {
+    Array out = start_;
+    const Matrix to = out_matrix(out), a = matrix(a_, shape_.m, shape_.k, a_transposed_), b = matrix(b_, shape_.k, shape_.n, b_transposed_);
+    const Workspace workspace(cpu::matmul_workspace(to, a, b));
+    cpu::matmul(to, a, b, accumulate, workspace.data());
+    return out;
+  }
+  bool untouched_beyond(const Array& out) const {
+    for (std::int64_t i = 0; i < shape_.m; ++i)
+      for (std::int64_t j = shape_.n; j < stride(); ++j)
+        if (out[i * stride() + j] != start_[i * stride() + j]) return false;
+    return true;
+  }
+
+ private:
+  static constexpr std::int64_t padding = 5;
+  std::int64_t stride() const { return shape_.n + padding; }
+  static Array side(std::uint64_t key, std::int64_t rows, std::int64_t columns, bool transposed) {
+    if (transposed) std::swap(rows, columns);
+    return Array::normal(key, rows * (columns + padding));
+  }
+  static Matrix matrix(Array& array, std::int64_t rows, std::int64_t columns, bool transposed) {
+    if (transposed) std::swap(rows, columns);
+    const Matrix stored(array.flat().data(), DType::f32, rows, columns, columns + padding);
+    return transposed ? stored.transpose() : stored;
+  }
+  Matrix out_matrix(Array& out) const { return {out.flat().data(), DType::f32, shape_.m, shape_.n, stride()}; }
+
+  Shape shape_;
+  Array a_, b_, start_;
+  bool a_transposed_, b_transposed_;
+};
+
+template <class P>
+void compare(Shape shape, bool a_transposed, bool b_transposed, bool accumulate) {
+  Operands operands(shape, a_transposed, b_transposed);
+  const ThreadsScope two(2);
+  const Array out = operands.product<P>(accumulate), want = operands.whole(accumulate);
+  EXPECT_LE(relative_error(out, want.doubles()), fp32_bound) << shape.m << 'x' << shape.n << 'x' << shape.k << ' ' << accumulate;
+  EXPECT_TRUE(operands.untouched_beyond(out)) << shape.m << 'x' << shape.n << 'x' << shape.k;
+  EXPECT_TRUE(operands.product<P>(accumulate).same_bits(out)) << "the second time";
+  const ThreadsScope one(1);
+  EXPECT_TRUE(operands.product<P>(accumulate).same_bits(out)) << "of one thread";
+}
+
+// One piece; whole ones; shorter ones at both ends.
+TEST(ThreadProducts, WideOnesAreTheWholeProduct) {
+  for (const Shape shape : {Shape{7, 30, 3}, {512, 1024, 32}, {530, 1100, 40}, {65, 1300, 700}})
+    compare<cpu::WideProduct>(shape, false, true, /*accumulate=*/false);
+  Operands operands({7, 30, 3}, false, true);
+  EXPECT_THROW(operands.product<cpu::WideProduct>(/*accumulate=*/true), Error);
+}
+
+TEST(ThreadProducts, TransposedOnesAreTheWholeProduct) {
+  for (const bool accumulate : {false, true})
+    for (const Shape shape : {Shape{5, 9, 4}, {512, 64, 1024}, {700, 33, 130}, {70, 20, 2100}})
+      compare<cpu::TransposedProduct>(shape, true, false, accumulate);
+}
+
+TEST(ThreadProducts, SumsOverManyColumnsAreTheWholeProduct) {
+  for (const bool accumulate : {false, true})
+    for (const Shape shape : {Shape{5, 9, 4}, {512, 16, 2048}, {1100, 20, 1500}, {37, 50, 5000}})
+      compare<cpu::DeepRowsProduct>(shape, false, false, accumulate);
+}
+
+}  // namespace
+}  // namespace baleen::ops::testing
