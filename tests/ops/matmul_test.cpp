@@ -191,7 +191,6 @@ TEST_P(MatmulOfHalves, AgreesWithANaiveFloat64Product) {
 INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
                          ::testing::Values(HalvesCase{65, 8250, 20, false, true, false},   // logits: WideProduct
                                            HalvesCase{514, 9, 8200, false, false, false},  // their inputs' gradient: DeepRowsProduct
-                                           HalvesCase{514, 9, 8200, false, false, true},   // into fp32
                                            HalvesCase{2100, 72, 100, true, false, true},   // a weight's gradient: TransposedProduct
                                            HalvesCase{130, 66, 1100, true, false, true}),  // of more tokens than are taken at a time
                          [](const auto& instance) {
