@@ -31,12 +31,7 @@ bool bind_all(void* handle, Library& to, std::string& missing) {
          bind(handle, "ncclReduceScatter", to.reduce_scatter, missing) && bind(handle, "ncclAllGather", to.all_gather, missing) &&
          bind(handle, "ncclBroadcast", to.broadcast, missing) && bind(handle, "ncclSend", to.send, missing) &&
          bind(handle, "ncclRecv", to.recv, missing) && bind(handle, "ncclGroupStart", to.group_start, missing) &&
-         bind(handle, "ncclGroupEnd", to.group_end, missing) &&
-#if BALEEN_NCCL_NONBLOCKING
-         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) && bind(handle, "ncclCommFinalize", to.finalize, missing);
-#else
-         bind(handle, "ncclCommInitRank", to.init_rank, missing);
-#endif
+         bind(handle, "ncclGroupEnd", to.group_end, missing) && bind(handle, "ncclCommInitRank", to.init_rank, missing);
 }
 
 Found load() {

@@ -37,14 +37,28 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
       timeout_(options.timeout),
       watched_(options.timeout) {
   main_.stream = create_urgent_stream(device);
-  native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
-  open(main_.comm);
+  open(main_);
   if (options.messages && size() > 1) {
     down_.stream = create_urgent_stream(device);
-    open(down_.comm);
-    for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
+    open(down_);
   }
   watchdog_ = start_background("nccl " + name(), [this] { watch(); });
+  if (down_.stream == nullptr) return;
+  try {
+    for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
+  } catch (...) {
+    end_watch();
+    throw;
+  }
+}
+
+void NcclCommunicator::end_watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  watchdog_.join();
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -56,39 +70,50 @@ NcclCommunicator::~NcclCommunicator() {
     }
     if (!ended) std::this_thread::sleep_for(milliseconds(1));
   }
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.notify_all();
-  watchdog_.join();
+  end_watch();
   log::debug("communicator '{}': {} buffers were registered, {} operations are part of graphs", name(), registrations_, recorded_);
   if (!failed_.empty()) return;  // aborted, which frees them
   for (Lane* lane : {&down_, &main_}) {
-    if (lane->comm == nullptr) continue;
-    try {
-#if BALEEN_NCCL_NONBLOCKING
-      settle(lane->comm, library_.finalize(lane->comm), "ncclCommFinalize");
-#endif
-      library_.destroy(lane->comm);
-    } catch (const Error&) {  // whoever waited for an operation has heard of it
-    }
+    if (lane->comm != nullptr) library_.destroy(lane->comm);
   }
 }
 
-// Over the host's communicator travels the id by which the library's processes find each other.
-void NcclCommunicator::open(ncclComm_t& comm) {
+// Over the host's communicator travels the id by which the library's processes find each other. The library waits for all of them, and so a
+// thread does: one that is never answered stays, with what it uses, until this process ends, which a lost rank brings about.
+void NcclCommunicator::open(Lane& lane) {
+  struct Opening {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    ncclComm_t comm = nullptr;
+    ncclResult_t status = ncclSuccess;
+  };
   ncclUniqueId id{};
-  if (rank() == 0) settle(nullptr, library_.get_unique_id(&id), "ncclGetUniqueId");
+  if (rank() == 0) check(library_.get_unique_id(&id), "ncclGetUniqueId");
   host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
-#if BALEEN_NCCL_NONBLOCKING
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank(), &config);
-#else
-  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank());
-#endif
-  settle(comm, status, "ncclCommInitRank");
+  const auto opening = std::make_shared<Opening>();
+  const int device = gpu_stream_traits(*lane.stream).device;
+  start_background("nccl opening", [opening, device, id, &library = library_, members = size(), member = rank()] {
+    gpuSetDevice(device);  // the library looks at the thread's
+    ncclComm_t comm = nullptr;
+    const ncclResult_t status = library.init_rank(&comm, members, id, member);
+    const std::lock_guard lock(opening->mutex);
+    opening->comm = comm;
+    opening->status = status;
+    opening->done = true;
+    opening->changed.notify_all();
+  }).detach();
+  const auto deadline = Clock::now() + timeout_;
+  std::unique_lock lock(opening->mutex);
+  while (!opening->changed.wait_for(lock, milliseconds(20), [&] { return opening->done; })) {
+    const std::string aborted = host_->failure();
+    if (aborted.empty() && Clock::now() <= deadline) continue;
+    const std::lock_guard failing(mutex_);
+    fail(!aborted.empty() ? aborted : late("ncclCommInitRank"));
+    check_failed();
+  }
+  lane.comm = opening->comm;
+  check(opening->status, "ncclCommInitRank");
 }
 
 // A byte along each link of the ring that the lane carries: the library connects ranks on their first message.
@@ -97,38 +122,49 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
   const Buffer bytes = device_.allocate("first messages", 2);
   auto* place = bytes.as<std::byte>();
   const gpuStream_t stream = native_stream(*lane.stream);
-  ncclResult_t status = library_.group_start();
-  const auto touch = [&](int peer) {
-    if (status != ncclSuccess && status != in_progress) return;
-    status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
-                                              : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
-  };
-  touch(next);
-  if (previous != next) touch(previous);
-  const ncclResult_t ended = library_.group_end();
-  settle(lane.comm, status == ncclSuccess || status == in_progress ? ended : status, "connecting neighbours");
+  call("connecting neighbours", [&] {
+    ncclResult_t status = library_.group_start();
+    const auto touch = [&](int peer) {
+      if (status != ncclSuccess) return;
+      status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
+                                                : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
+    };
+    touch(next);
+    if (previous != next) touch(previous);
+    const ncclResult_t ended = library_.group_end();
+    return status != ncclSuccess ? status : ended;
+  });
   lane.stream->synchronize();
 }
 
-// Calls of a communicator that does not block may go on behind the call; what follows on the stream must come after them.
-void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const std::string& what) {
-  const auto deadline = Clock::now() + timeout_;
-  while (status == in_progress) {
-    const ncclResult_t asked = library_.async_error(comm, &status);
-    if (asked != ncclSuccess) status = asked;
-    if (status != in_progress) break;
-    const std::string aborted = host_->failure();
-    if (!aborted.empty() || Clock::now() > deadline) {
-      fail(!aborted.empty() ? aborted
-                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), what, rank(),
-                                          static_cast<double>(timeout_.count()) / 1000));
-      check_failed();
-    }
-    std::this_thread::yield();
+// A call may wait for other ranks, whom the library connects when it first needs to: the watch ends those that take too long.
+template <class Call>
+void NcclCommunicator::call(const std::string& what, const Call& enqueue) {
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    called_ = {Clock::now(), what};
   }
+  const ncclResult_t status = enqueue();
+  const std::lock_guard lock(mutex_);
+  called_ = {};
+  check_failed();
+  if (status != ncclSuccess) {
+    fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
+    throw Error(ExitCode::rank_failed, failed_, what, remedy);
+  }
+}
+
+void NcclCommunicator::check(ncclResult_t status, const std::string& what) {
   if (status == ncclSuccess) return;
+  const std::lock_guard lock(mutex_);
   fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
   throw Error(ExitCode::rank_failed, failed_, what, remedy);
+}
+
+std::string NcclCommunicator::late(const std::string& what) const {
+  return fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), what, rank(),
+                     static_cast<double>(timeout_.count()) / 1000);
 }
 
 void NcclCommunicator::check_failed() const {
@@ -186,12 +222,13 @@ bool NcclCommunicator::look() {
       if (lane->comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = library_.async_error(lane->comm, &state);
-      if (asked != ncclSuccess || (state != ncclSuccess && state != in_progress))
+      if (asked != ncclSuccess || state != ncclSuccess)
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
     if (const auto tag = watched_.overdue())
-      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(*tag), rank(),
-                       static_cast<double>(timeout_.count()) / 1000));
+      fail(late(describe(*tag)));
+    else if (!called_.what.empty() && Clock::now() - called_.since > timeout_)
+      fail(late(called_.what));
   } catch (const Error& error) {
     fail(error.what_is_wrong());
   }
@@ -199,9 +236,12 @@ bool NcclCommunicator::look() {
 }
 
 template <class Call>
-Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& call) {
-  const std::lock_guard lock(mutex_);
-  check_failed();
+Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& enqueue) {
+  const std::lock_guard one_at_a_time(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+  }
   lane.stream->wait(after);
   Lane& other = &lane == &main_ ? down_ : main_;
   const bool message = tag.kind == static_cast<std::uint8_t>(OperationKind::send);
@@ -212,10 +252,13 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   lane.used = other.stream != nullptr && (&lane == &down_ || !message);
   const bool in_graph = recording(*lane.stream);
   Event begun = in_graph ? Event() : lane.stream->record();
-  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier))
-    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), describe(tag));
+  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier)) {
+    const gpuStream_t stream = native_stream(*lane.stream);
+    call(describe(tag), [&, comm = lane.comm] { return enqueue(comm, stream); });
+  }
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();
+  const std::lock_guard lock(mutex_);
   if (in_graph)
     ++recorded_;
   else
@@ -293,9 +336,8 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
                for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
                  const std::size_t place = static_cast<std::size_t>(peer) * block;
                  status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclSuccess || status == in_progress)
+                 if (status == ncclSuccess)
                    status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == in_progress) status = ncclSuccess;
                }
                const ncclResult_t ended = library_.group_end();
                return status != ncclSuccess ? status : ended;
