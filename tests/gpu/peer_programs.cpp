@@ -1,5 +1,6 @@
 #include "gpu/peer_programs.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -12,7 +13,7 @@
 namespace baleen::testing {
 namespace {
 
-constexpr std::size_t count = PeerCommunicator::fewest_bytes / sizeof(float) + 4 * 33;  // of a rank
+constexpr std::size_t count = PeerCommunicator::fewest_reduced / sizeof(float) + 4 * 33;  // of a rank
 
 struct Rank {
   Device& device;
@@ -44,6 +45,18 @@ int run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout
   PeerCommunicator comm(std::make_unique<StagedCommunicator>(world->create_communicator(all, "dp"), *device), *device, timeout, staged);
   body({*device, *stream, comm});
   comm.barrier().wait();
+  return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}
+
+// Runs what must end with `reason` on every rank.
+int fail(const std::string& reason, const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  try {
+    run(body, timeout);
+    ADD_FAILURE() << "nothing failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::rank_failed);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(reason));
+  }
   return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
 }
 
@@ -174,7 +187,8 @@ int mixed() {
 
 // Rank 0 never comes to the operation: the others' watch lets go of what their streams wait for.
 int absent() {
-  return run(
+  return fail(
+      "waited 1.0 s for other ranks",
       [](Rank rank) {
         const int n = rank.comm.size();
         const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float));
@@ -195,7 +209,7 @@ int absent() {
 
 // Rank 0 gives up in the middle: the others, who have more enqueued and go on for a moment, end, and so does it.
 int given_up() {
-  return run([](Rank rank) {
+  return fail("a test gives up", [](Rank rank) {
     const int n = rank.comm.size(), me = rank.comm.rank();
     const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float));
     const auto announced = rank.comm.announce(all.data(), all.bytes(), MemoryUse::reduced);

@@ -122,12 +122,12 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
   const Buffer bytes = device_.allocate("first messages", 2);
   auto* place = bytes.as<std::byte>();
   const gpuStream_t stream = native_stream(*lane.stream);
-  call("connecting neighbours", [&] {
+  call(lane, tag_of(OperationKind::send, 1, DType::u8), [&](ncclComm_t comm) {
     ncclResult_t status = library_.group_start();
     const auto touch = [&](int peer) {
       if (status != ncclSuccess) return;
-      status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
-                                                : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
+      status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, comm, stream)
+                                                : library_.recv(place++, 1, ncclUint8, peer, comm, stream);
     };
     touch(next);
     if (previous != next) touch(previous);
@@ -139,20 +139,21 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
 
 // A call may wait for other ranks, whom the library connects when it first needs to: the watch ends those that take too long.
 template <class Call>
-void NcclCommunicator::call(const std::string& what, const Call& enqueue) {
+void NcclCommunicator::call(Lane& lane, const OperationTag& tag, const Call& enqueue) {
+  ncclComm_t comm = nullptr;
   {
     const std::lock_guard lock(mutex_);
     check_failed();
-    called_ = {Clock::now(), what};
+    comm = lane.comm;
+    watched_.call_begins(tag);
   }
-  const ncclResult_t status = enqueue();
+  const ncclResult_t status = enqueue(comm);
   const std::lock_guard lock(mutex_);
-  called_ = {};
+  watched_.call_ended();
   check_failed();
-  if (status != ncclSuccess) {
-    fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
-    throw Error(ExitCode::rank_failed, failed_, what, remedy);
-  }
+  if (status == ncclSuccess) return;
+  fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
+  throw Error(ExitCode::rank_failed, failed_, describe(tag), remedy);
 }
 
 void NcclCommunicator::check(ncclResult_t status, const std::string& what) {
@@ -225,10 +226,7 @@ bool NcclCommunicator::look() {
       if (asked != ncclSuccess || state != ncclSuccess)
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
-    if (const auto tag = watched_.overdue())
-      fail(late(describe(*tag)));
-    else if (!called_.what.empty() && Clock::now() - called_.since > timeout_)
-      fail(late(called_.what));
+    if (const auto tag = watched_.overdue()) fail(late(describe(*tag)));
   } catch (const Error& error) {
     fail(error.what_is_wrong());
   }
@@ -254,7 +252,7 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   Event begun = in_graph ? Event() : lane.stream->record();
   if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier)) {
     const gpuStream_t stream = native_stream(*lane.stream);
-    call(describe(tag), [&, comm = lane.comm] { return enqueue(comm, stream); });
+    call(lane, tag, [&](ncclComm_t comm) { return enqueue(comm, stream); });
   }
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();

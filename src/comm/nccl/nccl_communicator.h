@@ -63,16 +63,11 @@ class NcclCommunicator final : public Communicator {
     bool used = false;  // since the other lane last waited for it
   };
 
-  struct Called {
-    std::chrono::steady_clock::time_point since{};
-    std::string what;  // empty: no call of the library is under way
-  };
-
   void open(Lane& lane);
   void connect_neighbours(Lane& lane);
   // Both throw Error, with everything aborted, when the library reports one.
   template <class Call>
-  void call(const std::string& what, const Call& enqueue);
+  void call(Lane& lane, const OperationTag& tag, const Call& enqueue);
   void check(ncclResult_t status, const std::string& what);
   std::string late(const std::string& what) const;
   void end_watch();
@@ -97,7 +92,6 @@ class NcclCommunicator final : public Communicator {
   std::condition_variable stopped_;
   bool stopping_ = false;
   std::string failed_;
-  Called called_;
   OperationWatch watched_;
   std::size_t registrations_ = 0, recorded_ = 0;  // of buffers; operations that have become part of graphs
   std::thread watchdog_;
