@@ -49,6 +49,10 @@ TEST_P(PeerCopies, ARankThatGivesUpEndsWithTheOthers) {
   expect_right("given_up");
 }
 
+TEST_P(PeerCopies, ARankThatGivesUpEndsWithTheOthersOverTheLibrary) {
+  expect_right("given_up_over_the_library");
+}
+
 TEST_P(PeerCopies, MemoryOfDifferentSizesIsNotCopied) {
   expect_right("uneven");
 }

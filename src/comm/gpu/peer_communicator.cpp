@@ -126,26 +126,34 @@ template <class Read, class End>
 Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end) {
   const std::lock_guard one_at_a_time(calls_);
   wait_for_room();
+  stream_->wait(after);
+  if (inner_last_.state() != nullptr) stream_->wait(std::exchange(inner_last_, {}));
   {
     const std::lock_guard lock(mutex_);
     check_failed();
     ++turns_;
     watched_.call_begins(tag);
   }
-  stream_->wait(after);
-  if (inner_last_.state() != nullptr) stream_->wait(std::exchange(inner_last_, {}));
-  Event begun = stream_->record();
-  tell(0);
-  for (int step = 1; step < size(); ++step) {
-    const int other = (rank() + step) % size();
-    await(0, other);
-    read(other);
+  Event begun, done;
+  try {
+    begun = stream_->record();
+    tell(0);
+    for (int step = 1; step < size(); ++step) {
+      const int other = (rank() + step) % size();
+      await(0, other);
+      read(other);
+    }
+    end();
+    tell(1);
+    for (int other = 0; other < size(); ++other)
+      if (other != rank()) await(1, other);
+    done = stream_->record();
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    watched_.call_ended();
+    fail(error.what_is_wrong());
+    throw;
   }
-  end();
-  tell(1);
-  for (int other = 0; other < size(); ++other)
-    if (other != rank()) await(1, other);
-  Event done = stream_->record();
   ahead_of_inner_ = true;
   copied_bytes_ += bytes;
   bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
@@ -272,8 +280,10 @@ Event PeerCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, in
 Event PeerCommunicator::do_barrier(Event after) {
   {
     const std::lock_guard one_at_a_time(calls_);
-    const std::lock_guard lock(mutex_);
-    check_failed();
+    {
+      const std::lock_guard lock(mutex_);
+      check_failed();
+    }
     if (ahead_of_inner_) {  // still: what comes behind the barrier waits for itself
       stream_->wait(after);
       after = stream_->record();

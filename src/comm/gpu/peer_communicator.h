@@ -92,7 +92,7 @@ class PeerCommunicator final : public Communicator {
   bool ahead_of_inner_ = false;
   std::uint64_t copied_bytes_ = 0;
 
-  std::mutex calls_;  // of operations; taken before the other, which is never held where the driver may wait
+  std::mutex calls_;  // of operations; taken before the other, which is not held while one is enqueued
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ = false;

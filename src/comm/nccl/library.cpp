@@ -53,6 +53,12 @@ Found load() {
     dlclose(handle);
     return out;
   }
+  constexpr int oldest = 21003;  // has bf16 and averages
+  if (library->version < oldest) {
+    out.why = fmt::format("{} is version {}, and {} is the oldest that has averages of bf16", BALEEN_NCCL_NAME, library->version, oldest);
+    dlclose(handle);
+    return out;
+  }
 #if BALEEN_NCCL_REGISTERS
   // RCCL has the names in its header before it has the functions: without them buffers are used as they are.
   if (!bind(handle, "ncclCommRegister", library->register_buffer, missing) ||

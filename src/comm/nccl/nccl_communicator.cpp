@@ -36,17 +36,20 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
       device_(device),
       timeout_(options.timeout),
       watched_(options.timeout) {
-  main_.stream = create_urgent_stream(device);
-  open(main_);
-  if (options.messages && size() > 1) {
-    down_.stream = create_urgent_stream(device);
-    open(down_);
-  }
   watchdog_ = start_background("nccl " + name(), [this] { watch(); });
-  if (down_.stream == nullptr) return;
   try {
-    for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
+    main_.stream = create_urgent_stream(device);
+    open(main_);
+    if (options.messages && size() > 1) {
+      down_.stream = create_urgent_stream(device);
+      open(down_);
+      for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
+    }
   } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      fail(fmt::format("communicator '{}' was not opened on rank {}", name(), rank()));
+    }
     end_watch();
     throw;
   }
@@ -73,47 +76,62 @@ NcclCommunicator::~NcclCommunicator() {
   end_watch();
   log::debug("communicator '{}': {} buffers were registered, {} operations are part of graphs", name(), registrations_, recorded_);
   if (!failed_.empty()) return;  // aborted, which frees them
-  for (Lane* lane : {&down_, &main_}) {
-    if (lane->comm != nullptr) library_.destroy(lane->comm);
-  }
+  // Ending one waits for the other members, who may be elsewhere when an error ends this rank; the process's end frees what it has.
+  if (std::uncaught_exceptions() > exceptions_) return;
+  for (Lane* lane : {&down_, &main_})
+    if (lane->comm != nullptr && !await("nccl closing", [comm = lane->comm, destroy = library_.destroy] { destroy(comm); }))
+      log::warning("communicator '{}', rank {}: the other members have not ended it; it stays until this process ends", name(), rank());
 }
 
-// Over the host's communicator travels the id by which the library's processes find each other. The library waits for all of them, and so a
-// thread does: one that is never answered stays, with what it uses, until this process ends, which a lost rank brings about.
-void NcclCommunicator::open(Lane& lane) {
-  struct Opening {
+// The library's collective calls have no deadline: a thread waits for each, and stays, with what it uses, where it is never answered, until
+// this process ends, which a lost rank brings about. False where the timeout passed or the host's communicator was aborted.
+template <class Work>
+bool NcclCommunicator::await(const std::string& thread, Work work) const {
+  struct Awaited {
     std::mutex mutex;
     std::condition_variable changed;
     bool done = false;
+  };
+  const auto awaited = std::make_shared<Awaited>();
+  start_background(thread, [awaited, work = std::move(work)] {
+    work();
+    const std::lock_guard lock(awaited->mutex);
+    awaited->done = true;
+    awaited->changed.notify_all();
+  }).detach();
+  const auto deadline = Clock::now() + timeout_;
+  std::unique_lock lock(awaited->mutex);
+  while (!awaited->changed.wait_for(lock, milliseconds(20), [&] { return awaited->done; }))
+    if (!host_->failure().empty() || Clock::now() > deadline) return false;
+  return true;
+}
+
+// Over the host's communicator travels the id by which the library's processes find each other.
+void NcclCommunicator::open(Lane& lane) {
+  struct Opened {
     ncclComm_t comm = nullptr;
-    ncclResult_t status = ncclSuccess;
+    ncclResult_t status = ncclUnhandledCudaError;
   };
   ncclUniqueId id{};
   if (rank() == 0) check(library_.get_unique_id(&id), "ncclGetUniqueId");
   host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
-  const auto opening = std::make_shared<Opening>();
+  const auto opened = std::make_shared<Opened>();
   const int device = gpu_stream_traits(*lane.stream).device;
-  start_background("nccl opening", [opening, device, id, &library = library_, members = size(), member = rank()] {
-    gpuSetDevice(device);  // the library looks at the thread's
-    ncclComm_t comm = nullptr;
-    const ncclResult_t status = library.init_rank(&comm, members, id, member);
-    const std::lock_guard lock(opening->mutex);
-    opening->comm = comm;
-    opening->status = status;
-    opening->done = true;
-    opening->changed.notify_all();
-  }).detach();
-  const auto deadline = Clock::now() + timeout_;
-  std::unique_lock lock(opening->mutex);
-  while (!opening->changed.wait_for(lock, milliseconds(20), [&] { return opening->done; })) {
+  const bool ended = await("nccl opening", [opened, device, id, init_rank = library_.init_rank, members = size(), member = rank()] {
+    if (gpuSetDevice(device) == gpuSuccess)  // the library looks at the thread's
+      opened->status = init_rank(&opened->comm, members, id, member);
+  });
+  if (!ended) {
     const std::string aborted = host_->failure();
-    if (aborted.empty() && Clock::now() <= deadline) continue;
-    const std::lock_guard failing(mutex_);
+    const std::lock_guard lock(mutex_);
     fail(!aborted.empty() ? aborted : late("ncclCommInitRank"));
     check_failed();
   }
-  lane.comm = opening->comm;
-  check(opening->status, "ncclCommInitRank");
+  {
+    const std::lock_guard lock(mutex_);
+    lane.comm = opened->comm;
+  }
+  check(opened->status, "ncclCommInitRank");
 }
 
 // A byte along each link of the ring that the lane carries: the library connects ranks on their first message.
@@ -122,7 +140,9 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
   const Buffer bytes = device_.allocate("first messages", 2);
   auto* place = bytes.as<std::byte>();
   const gpuStream_t stream = native_stream(*lane.stream);
-  call(lane, tag_of(OperationKind::send, 1, DType::u8), [&](ncclComm_t comm) {
+  const OperationTag tag = tag_of(OperationKind::send, 1, DType::u8);
+  Event begun = lane.stream->record();
+  call(lane, tag, [&](ncclComm_t comm) {
     ncclResult_t status = library_.group_start();
     const auto touch = [&](int peer) {
       if (status != ncclSuccess) return;
@@ -134,7 +154,15 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
     const ncclResult_t ended = library_.group_end();
     return status != ncclSuccess ? status : ended;
   });
-  lane.stream->synchronize();
+  const Event done = lane.stream->record();
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    watched_.add(std::move(begun), done, tag);
+  }
+  done.wait();
+  const std::lock_guard lock(mutex_);
+  check_failed();  // what was aborted ends as if it were done
 }
 
 // A call may wait for other ranks, whom the library connects when it first needs to: the watch ends those that take too long.
@@ -147,9 +175,19 @@ void NcclCommunicator::call(Lane& lane, const OperationTag& tag, const Call& enq
     comm = lane.comm;
     watched_.call_begins(tag);
   }
-  const ncclResult_t status = enqueue(comm);
+  struct CallEnds {
+    NcclCommunicator& of;
+    ~CallEnds() {
+      const std::lock_guard lock(of.mutex_);
+      of.watched_.call_ended();
+    }
+  };
+  ncclResult_t status = ncclSuccess;
+  {
+    const CallEnds ends{*this};
+    status = enqueue(comm);
+  }
   const std::lock_guard lock(mutex_);
-  watched_.call_ended();
   check_failed();
   if (status == ncclSuccess) return;
   fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
@@ -176,9 +214,8 @@ void NcclCommunicator::fail(const std::string& reason) {
   if (!failed_.empty()) return;
   failed_ = reason;
   host_->abort(reason);
-  for (Lane* lane : {&main_, &down_})
-    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));  // ends its kernels too
   watched_.clear();
+  stopped_.notify_all();  // the watch tells the library
 }
 
 void NcclCommunicator::abort(const std::string& reason) {
@@ -188,18 +225,20 @@ void NcclCommunicator::abort(const std::string& reason) {
 
 std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes, MemoryUse) {
 #if BALEEN_NCCL_REGISTERS
-  const std::lock_guard lock(mutex_);
-  if (library_.register_buffer == nullptr || main_.comm == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
+  if (library_.register_buffer == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
+  const std::lock_guard one_at_a_time(calls_);
+  const ncclComm_t comm = collectives();
+  if (comm == nullptr) return nullptr;
   void* handle = nullptr;
-  if (const ncclResult_t status = library_.register_buffer(main_.comm, memory, bytes, &handle); status != ncclSuccess) {
+  if (const ncclResult_t status = library_.register_buffer(comm, memory, bytes, &handle); status != ncclSuccess) {
     log::info("communicator '{}': {} bytes are used without being registered: {}", name(), bytes, library_.error_string(status));
     return nullptr;
   }
   if (handle == nullptr) return nullptr;  // NCCL_LOCAL_REGISTER=0
   ++registrations_;
   return {memory, [this, handle](void*) {
-            const std::lock_guard ending(mutex_);
-            if (main_.comm != nullptr) library_.deregister_buffer(main_.comm, handle);  // else it went with the communicator
+            const std::lock_guard alone_in_the_library(calls_);
+            if (const ncclComm_t left = collectives(); left != nullptr) library_.deregister_buffer(left, handle);  // else it went with it
           }};
 #else
   static_cast<void>(memory), static_cast<void>(bytes);
@@ -207,18 +246,35 @@ std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes
 #endif
 }
 
+ncclComm_t NcclCommunicator::collectives() const {
+  const std::lock_guard lock(mutex_);
+  return main_.comm;
+}
+
+// In a group, an abort ends calls and kernels at once and frees nothing before the group's end (NCCL 2.22): by then no thread is in the
+// library any more.
 void NcclCommunicator::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_ && failed_.empty()) {
     const bool idle = look();
-    stopped_.wait_for(lock, idle ? milliseconds(50) : milliseconds(5), [&] { return stopping_; });
+    stopped_.wait_for(lock, idle ? milliseconds(50) : milliseconds(5), [&] { return stopping_ || !failed_.empty(); });
   }
+  if (failed_.empty()) return;
+  library_.group_start();
+  for (Lane* lane : {&main_, &down_})
+    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));
+  stopped_.wait(lock, [&] { return stopping_; });
+  lock.unlock();
+  library_.group_end();
 }
 
 // Takes note of what has begun and ended; true when nothing is under way.
 bool NcclCommunicator::look() {
   try {
-    if (const std::string aborted = host_->failure(); !aborted.empty()) fail(aborted);
+    if (const std::string aborted = host_->failure(); !aborted.empty()) {
+      fail(aborted);
+      return true;
+    }
     for (const Lane* lane : {&main_, &down_}) {
       if (lane->comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;

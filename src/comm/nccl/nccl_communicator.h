@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,6 +64,8 @@ class NcclCommunicator final : public Communicator {
     bool used = false;  // since the other lane last waited for it
   };
 
+  template <class Work>
+  bool await(const std::string& thread, Work work) const;
   void open(Lane& lane);
   void connect_neighbours(Lane& lane);
   // Both throw Error, with everything aborted, when the library reports one.
@@ -70,6 +73,7 @@ class NcclCommunicator final : public Communicator {
   void call(Lane& lane, const OperationTag& tag, const Call& enqueue);
   void check(ncclResult_t status, const std::string& what);
   std::string late(const std::string& what) const;
+  ncclComm_t collectives() const;  // nullptr: aborted
   void end_watch();
   void check_failed() const;
   void fail(const std::string& reason);  // with mutex_ held
@@ -84,10 +88,11 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> host_;
   Device& device_;
   std::chrono::milliseconds timeout_;
+  int exceptions_ = std::uncaught_exceptions();
   Lane main_, down_;
   Buffer exchanged_;  // a copy of what an all_to_all in place sends
 
-  std::mutex calls_;  // of operations; taken before the other
+  std::mutex calls_;  // of the library, by all but the watch; taken before the other
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ = false;
