@@ -15,7 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t largest_message = std::size_t{64} << 30;
-constexpr int warm_up_operations = 3, most_operations = 5000, fewest_operations = 3;
+constexpr int warm_up_operations = 3, most_operations = 5000;
+constexpr double most_growth = 10;            // from one timing to the next
 constexpr int queued_at_once = 20;            // operations of a batch
 constexpr int queued_on_gpu = 1000;           // there a wait of the host takes as long as many short operations
 constexpr double seconds_a_row = 0.3;         // about what timing one size may take
@@ -270,12 +271,20 @@ std::vector<BenchmarkRow> benchmark_collective(Communicator& axis, Collective co
     row.bytes = subject.bytes();
     row.wrong = subject.wrong();
     axis.all_reduce(&row.wrong, &row.wrong, 1, DType::u64, ReduceOp::sum).wait();
-    // All ranks know the same time and so choose the same number of operations.
-    // The first operations of a size may have to connect ranks another way, which takes long enough to spoil the choice.
-    double one = seconds_for(axis, subject, warm_up_operations) / warm_up_operations;
-    one = std::min(one, seconds_for(axis, subject, warm_up_operations) / warm_up_operations);
-    const int operations = static_cast<int>(std::clamp(seconds_a_row / one, double{fewest_operations}, double{most_operations}));
-    const double seconds = seconds_for(axis, subject, operations) / operations;
+    // First operations of a size may have to connect ranks another way, or to load what runs them, and the first timings with them. All
+    // ranks know the same times and so choose the same number of operations.
+    seconds_for(axis, subject, warm_up_operations);
+    int operations = warm_up_operations;
+    double all = seconds_for(axis, subject, operations);
+    while (all < seconds_a_row / 2 && operations < most_operations) {
+      const double wanted = operations * seconds_a_row / all;
+      operations = static_cast<int>(std::clamp(wanted, operations + 1.0, std::min(most_growth * operations, double{most_operations})));
+      all = seconds_for(axis, subject, operations);
+    }
+    // What the very first queue of operations on a GPU makes on its way, events for example, later ones find.
+    if (options.device != nullptr && options.device->kind() == DeviceKind::gpu && rows.empty())
+      all = seconds_for(axis, subject, operations);
+    const double seconds = all / operations;
     row.time_us = 1e6 * seconds;
     row.algbw_gbs = static_cast<double>(row.bytes) / seconds / 1e9;
     row.busbw_gbs = row.algbw_gbs * bus_factor(collective, axis.size());

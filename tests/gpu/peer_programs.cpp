@@ -1,18 +1,20 @@
 #include "gpu/peer_programs.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "comm/connect.h"
 #include "comm/gpu/peer_communicator.h"
+#include "comm/gpu_communicator.h"
 #include "comm/staged_communicator.h"
 #include "device/gpu.h"
 
 namespace baleen::testing {
 namespace {
 
-constexpr std::size_t count = PeerCommunicator::fewest_bytes / sizeof(float) + 4 * 33;  // of a rank
+constexpr std::size_t count = PeerCommunicator::fewest_reduced / sizeof(float) + 4 * 33;  // of a rank
 
 struct Rank {
   Device& device;
@@ -34,16 +36,33 @@ struct Rank {
 
 constexpr std::size_t staged = (std::size_t{1} << 20) - 1000;  // less than a slice: pieces
 
-int run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+int run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(20), bool over_library = false) {
   const RankEnvironment environment = detect_ranks();
   const auto world = connect_world(environment, timeout);
   const auto device = create_gpu_device(world->rank());
   const auto stream = device->create_stream();
   std::vector<int> all;
   for (int rank = 0; rank < world->size(); ++rank) all.push_back(rank);
-  PeerCommunicator comm(std::make_unique<StagedCommunicator>(world->create_communicator(all, "dp"), *device), *device, timeout, staged);
-  body({*device, *stream, comm});
-  comm.barrier().wait();
+  auto host = world->create_communicator(all, "dp");
+  const std::unique_ptr<Communicator> comm =
+      over_library
+          ? for_gpu_buffers(std::move(host), *device, {"nccl", timeout})
+          : std::make_unique<PeerCommunicator>(std::make_unique<StagedCommunicator>(std::move(host), *device), *device, timeout, staged);
+  body({*device, *stream, dynamic_cast<PeerCommunicator&>(*comm)});
+  comm->barrier().wait();
+  return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}
+
+// Runs what must end with `reason` on every rank.
+int fail(const std::string& reason, const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = std::chrono::seconds(20),
+         bool over_library = false) {
+  try {
+    run(body, timeout, over_library);
+    ADD_FAILURE() << "nothing failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::rank_failed);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(reason));
+  }
   return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
 }
 
@@ -174,7 +193,8 @@ int mixed() {
 
 // Rank 0 never comes to the operation: the others' watch lets go of what their streams wait for.
 int absent() {
-  return run(
+  return fail(
+      "waited 1.0 s for other ranks",
       [](Rank rank) {
         const int n = rank.comm.size();
         const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float));
@@ -194,8 +214,8 @@ int absent() {
 }
 
 // Rank 0 gives up in the middle: the others, who have more enqueued and go on for a moment, end, and so does it.
-int given_up() {
-  return run([](Rank rank) {
+int give_up(bool over_library) {
+  const auto body = [](Rank rank) {
     const int n = rank.comm.size(), me = rank.comm.rank();
     const Buffer all = rank.device.allocate("all", static_cast<std::size_t>(n) * count * sizeof(float));
     const auto announced = rank.comm.announce(all.data(), all.bytes(), MemoryUse::reduced);
@@ -207,7 +227,14 @@ int given_up() {
     while (rank.comm.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     rank.comm.all_gather(slice, all.data(), count, DType::f32);  // throws
     ADD_FAILURE() << "taken";
-  });
+  };
+  return fail("a test gives up", body, std::chrono::seconds(20), over_library);
+}
+int given_up() {
+  return give_up(false);
+}
+int given_up_over_the_library() {
+  return give_up(true);
 }
 
 // What one member announces is larger than what another does: nobody copies, and operations go on.
@@ -230,9 +257,13 @@ int uneven() {
 }  // namespace
 
 RankPrograms peer_programs() {
-  return {{"gathers", gathers}, {"reduce_scatters", reduce_scatters},
-          {"bf16", bf16},       {"mixed", mixed},
-          {"absent", absent},   {"given_up", given_up},
+  return {{"gathers", gathers},
+          {"reduce_scatters", reduce_scatters},
+          {"bf16", bf16},
+          {"mixed", mixed},
+          {"absent", absent},
+          {"given_up", given_up},
+          {"given_up_over_the_library", given_up_over_the_library},
           {"uneven", uneven}};
 }
 

@@ -13,13 +13,17 @@ class OperationWatch {
  public:
   explicit OperationWatch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
+  // A call that enqueues an operation, and that may wait itself: for the library to connect ranks, for the driver to load a kernel.
+  void call_begins(const OperationTag& tag) { calling_ = Call{tag, std::chrono::steady_clock::now()}; }
+  void call_ended() { calling_.reset(); }
   void add(Event begun, Event done, const OperationTag& tag) { under_way_.push_back({std::move(begun), std::move(done), tag}); }
-  // Forgets what has ended. The operation that began longer ago than the timeout allows and has not ended, if there is one. Operations of a
-  // stream end in order, so that a look at those that stand first is enough, however many are enqueued.
+  // Forgets what has ended. The operation, or call, that began longer ago than the timeout allows and has not ended, if there is one.
+  // Operations of a stream end in order, so that a look at those that stand first is enough, however many are enqueued.
   std::optional<OperationTag> overdue() {
     using Clock = std::chrono::steady_clock;
     constexpr int looked_at = 8;  // more than there are streams
     while (!under_way_.empty() && under_way_.front().done.ready()) under_way_.pop_front();
+    if (calling_ && Clock::now() - calling_->since > timeout_) return calling_->tag;
     int looks = 0;
     for (Watched& watched : under_way_) {
       if (++looks > looked_at) break;
@@ -40,7 +44,12 @@ class OperationWatch {
     OperationTag tag;
     std::chrono::steady_clock::time_point since{};  // it could begin
   };
+  struct Call {
+    OperationTag tag;
+    std::chrono::steady_clock::time_point since;
+  };
   std::chrono::milliseconds timeout_;
+  std::optional<Call> calling_;
   std::list<Watched> under_way_;
 };
 

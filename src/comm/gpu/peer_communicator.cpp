@@ -71,7 +71,7 @@ std::string PeerCommunicator::obstacle() {
 
 std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes, MemoryUse use) {
   std::shared_ptr<void> by_inner = inner_->announce(memory, bytes, use);
-  if (size() == 1 || bytes < fewest_bytes || !why_not_.empty() || !is_gpu_memory(memory)) return by_inner;
+  if (size() == 1 || bytes < fewest_gathered || !why_not_.empty() || !is_gpu_memory(memory)) return by_inner;
   if (stream_ == nullptr) {
     stream_ = create_urgent_stream(device_);
     index_ = gpu_stream_traits(*stream_).device;
@@ -94,6 +94,7 @@ std::shared_ptr<void> PeerCommunicator::announce(void* memory, std::size_t bytes
   if (use == MemoryUse::reduced && staging_.bytes() < slices) {
     staging_ = Buffer();
     staging_ = device_.allocate("slices of other ranks", slices);
+    ops::gpu::load_sum_parts(*stream_);
   }
   announced_.push_back(reached);
   return {memory, [this, reached, by_inner](void*) { announced_.erase(std::find(announced_.begin(), announced_.end(), reached)); }};
@@ -123,28 +124,43 @@ void PeerCommunicator::await(int kind, int other) {
 
 template <class Read, class End>
 Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end) {
+  const std::lock_guard one_at_a_time(calls_);
   wait_for_room();
-  const std::lock_guard lock(mutex_);
-  check_failed();
   stream_->wait(after);
   if (inner_last_.state() != nullptr) stream_->wait(std::exchange(inner_last_, {}));
-  Event begun = stream_->record();
-  ++turns_;
-  tell(0);
-  for (int step = 1; step < size(); ++step) {
-    const int other = (rank() + step) % size();
-    await(0, other);
-    read(other);
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    ++turns_;
+    watched_.call_begins(tag);
   }
-  end();
-  tell(1);
-  for (int other = 0; other < size(); ++other)
-    if (other != rank()) await(1, other);
-  Event done = stream_->record();
-  watched_.add(std::move(begun), done, tag);
+  Event begun, done;
+  try {
+    begun = stream_->record();
+    tell(0);
+    for (int step = 1; step < size(); ++step) {
+      const int other = (rank() + step) % size();
+      await(0, other);
+      read(other);
+    }
+    end();
+    tell(1);
+    for (int other = 0; other < size(); ++other)
+      if (other != rank()) await(1, other);
+    done = stream_->record();
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    watched_.call_ended();
+    fail(error.what_is_wrong());
+    throw;
+  }
   ahead_of_inner_ = true;
   copied_bytes_ += bytes;
   bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
+  const std::lock_guard lock(mutex_);
+  watched_.call_ended();
+  watched_.add(std::move(begun), done, tag);
+  check_failed();
   return done;
 }
 
@@ -167,9 +183,9 @@ Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
   auto* const all = static_cast<std::byte*>(recv);
   const auto place = [&](int member) { return all + static_cast<std::size_t>(member) * bytes; };
   const bool in_place = send == place(rank());
-  const PeerMemory* const memory = bytes < fewest_bytes ? nullptr
-                                   : in_place           ? find(recv, bytes * static_cast<std::size_t>(size()))
-                                                        : find(send, bytes);
+  const PeerMemory* const memory = bytes < fewest_gathered ? nullptr
+                                   : in_place              ? find(recv, bytes * static_cast<std::size_t>(size()))
+                                                           : find(send, bytes);
   if (memory == nullptr) return passed(recv, inner_->all_gather(send, recv, send_count, dtype, behind(recv, std::move(after))));
   return run(
       tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1),
@@ -182,7 +198,7 @@ Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
 const PeerMemory* PeerCommunicator::reducible(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const {
   const std::size_t bytes = recv_count * dtype_bytes(dtype), n = static_cast<std::size_t>(size());
   const bool summed = (op == ReduceOp::sum || op == ReduceOp::avg) && (dtype == DType::f32 || dtype == DType::bf16);
-  return bytes < fewest_bytes || !summed || n > ops::most_parts || staging_.bytes() == 0 ? nullptr : find(send, bytes * n);
+  return bytes < fewest_reduced || !summed || n > ops::most_parts || staging_.bytes() == 0 ? nullptr : find(send, bytes * n);
 }
 
 bool PeerCommunicator::adds_to_held(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const {
@@ -228,8 +244,11 @@ Event PeerCommunicator::reduce(const PeerMemory& memory, const void* send, void*
 
 Event PeerCommunicator::behind(const void* buffer, Event after) {
   if (!is_gpu_memory(buffer)) return after;
-  const std::lock_guard lock(mutex_);
-  check_failed();
+  const std::lock_guard one_at_a_time(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+  }
   if (!std::exchange(ahead_of_inner_, false)) return after;
   stream_->wait(after);
   return stream_->record();
@@ -260,8 +279,11 @@ Event PeerCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, in
 
 Event PeerCommunicator::do_barrier(Event after) {
   {
-    const std::lock_guard lock(mutex_);
-    check_failed();
+    const std::lock_guard one_at_a_time(calls_);
+    {
+      const std::lock_guard lock(mutex_);
+      check_failed();
+    }
     if (ahead_of_inner_) {  // still: what comes behind the barrier waits for itself
       stream_->wait(after);
       after = stream_->record();

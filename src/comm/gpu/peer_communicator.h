@@ -17,15 +17,17 @@
 
 namespace baleen {
 
-// Takes all_gather and reduce_scatter (sums and averages of fp32 and bf16) of announced memory, from `fewest_bytes` a rank on; everything
-// else goes to `inner`, behind or before these in the order of the calls. Members announce and call alike: what one announces as the k-th
-// memory, at the offset of the operation, is what the others announced as theirs. Sums have the built-in backend's order and so its bits.
+// Takes all_gather and reduce_scatter (sums and averages of fp32 and bf16) of announced memory, from so many bytes a rank on that a
+// collective library is no quicker; everything else goes to `inner`, behind or before these in the order of the calls. Members announce and
+// call alike: what one announces as the k-th memory, at the offset of the operation, is what the others announced as theirs. Sums have the
+// built-in backend's order and so its bits.
 //
 // An operation is enqueued and never waited for on the host. Each rank tells the others when its own memory is ready to be read, by a word
 // in theirs that a stream of theirs waits for, and when it has read; a thread bounds these waits, as NCCL's are (NcclCommunicator).
 class PeerCommunicator final : public Communicator {
  public:
-  static constexpr std::size_t fewest_bytes = std::size_t{1} << 20;
+  // Of a rank. Below them two H200s wait longer for each other than NCCL's kernels take (docs/performance.md).
+  static constexpr std::size_t fewest_gathered = std::size_t{4} << 20, fewest_reduced = std::size_t{8} << 20;
 
   // Of what the others have of this rank's slice, reduce_scatter reads at most `most_staged` bytes at once, and a larger slice in pieces.
   // Each piece ends with a kernel, which waits for multiprocessors.
@@ -90,11 +92,12 @@ class PeerCommunicator final : public Communicator {
   bool ahead_of_inner_ = false;
   std::uint64_t copied_bytes_ = 0;
 
+  std::mutex calls_;  // of operations; taken before the other, which is not held while one is enqueued
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ = false;
   std::string failed_;
-  std::uint32_t turns_ = 0;  // operations so far
+  std::uint32_t turns_ = 0;  // operations so far; changed with both held
   OperationWatch watched_;
   std::thread watchdog_;
 };

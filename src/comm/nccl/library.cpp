@@ -31,12 +31,7 @@ bool bind_all(void* handle, Library& to, std::string& missing) {
          bind(handle, "ncclReduceScatter", to.reduce_scatter, missing) && bind(handle, "ncclAllGather", to.all_gather, missing) &&
          bind(handle, "ncclBroadcast", to.broadcast, missing) && bind(handle, "ncclSend", to.send, missing) &&
          bind(handle, "ncclRecv", to.recv, missing) && bind(handle, "ncclGroupStart", to.group_start, missing) &&
-         bind(handle, "ncclGroupEnd", to.group_end, missing) &&
-#if BALEEN_NCCL_NONBLOCKING
-         bind(handle, "ncclCommInitRankConfig", to.init_rank, missing) && bind(handle, "ncclCommFinalize", to.finalize, missing);
-#else
-         bind(handle, "ncclCommInitRank", to.init_rank, missing);
-#endif
+         bind(handle, "ncclGroupEnd", to.group_end, missing) && bind(handle, "ncclCommInitRank", to.init_rank, missing);
 }
 
 Found load() {
@@ -55,6 +50,12 @@ Found load() {
       get_version(&library->version) != ncclSuccess) {
     out.why = fmt::format("{} lacks {}: it is older than version {}, which this program was built with", BALEEN_NCCL_NAME, missing,
                           NCCL_VERSION_CODE);
+    dlclose(handle);
+    return out;
+  }
+  constexpr int oldest = 21003;  // has bf16 and averages
+  if (library->version < oldest) {
+    out.why = fmt::format("{} is version {}, and {} is the oldest that has averages of bf16", BALEEN_NCCL_NAME, library->version, oldest);
     dlclose(handle);
     return out;
   }

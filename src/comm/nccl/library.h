@@ -8,14 +8,6 @@
 
 namespace baleen::nccl {
 
-// Communicators that never block the host: NCCL 2.18, RCCL 6. Each is opened by itself: a split takes as long and as much memory
-// (docs/decisions/009-nccl-messages.md).
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 1)
-#define BALEEN_NCCL_NONBLOCKING 1
-#else
-#define BALEEN_NCCL_NONBLOCKING 0
-#endif
-
 // Buffers that the library is told about before they are used: NCCL 2.19.
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 1)
 #define BALEEN_NCCL_REGISTERS 1
@@ -23,18 +15,12 @@ namespace baleen::nccl {
 #define BALEEN_NCCL_REGISTERS 0
 #endif
 
-// What a call answers that goes on behind the caller. A library without such communicators has no name for it and never gives it.
-#if BALEEN_NCCL_NONBLOCKING
-inline constexpr ncclResult_t in_progress = ncclInProgress;
-#else
-inline constexpr auto in_progress = static_cast<ncclResult_t>(7);
-#endif
-
 struct Library {
   int version = 0;   // as NCCL_VERSION counts
   std::string path;  // of the file that was loaded
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRank) init_rank = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
@@ -49,12 +35,6 @@ struct Library {
 #if BALEEN_NCCL_REGISTERS
   decltype(&ncclCommRegister) register_buffer = nullptr;  // both or neither
   decltype(&ncclCommDeregister) deregister_buffer = nullptr;
-#endif
-#if BALEEN_NCCL_NONBLOCKING
-  decltype(&ncclCommInitRankConfig) init_rank = nullptr;
-  decltype(&ncclCommFinalize) finalize = nullptr;
-#else
-  decltype(&ncclCommInitRank) init_rank = nullptr;
 #endif
 };
 

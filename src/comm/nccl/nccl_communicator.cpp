@@ -36,15 +36,32 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
       device_(device),
       timeout_(options.timeout),
       watched_(options.timeout) {
-  main_.stream = create_urgent_stream(device);
-  native_stream(*main_.stream);  // its device becomes this thread's, which the library looks at
-  open(main_.comm);
-  if (options.messages && size() > 1) {
-    down_.stream = create_urgent_stream(device);
-    open(down_.comm);
-    for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
-  }
   watchdog_ = start_background("nccl " + name(), [this] { watch(); });
+  try {
+    main_.stream = create_urgent_stream(device);
+    open(main_);
+    if (options.messages && size() > 1) {
+      down_.stream = create_urgent_stream(device);
+      open(down_);
+      for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
+    }
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      fail(fmt::format("communicator '{}' was not opened on rank {}", name(), rank()));
+    }
+    end_watch();
+    throw;
+  }
+}
+
+void NcclCommunicator::end_watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  watchdog_.join();
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -56,39 +73,65 @@ NcclCommunicator::~NcclCommunicator() {
     }
     if (!ended) std::this_thread::sleep_for(milliseconds(1));
   }
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stopped_.notify_all();
-  watchdog_.join();
+  end_watch();
   log::debug("communicator '{}': {} buffers were registered, {} operations are part of graphs", name(), registrations_, recorded_);
   if (!failed_.empty()) return;  // aborted, which frees them
-  for (Lane* lane : {&down_, &main_}) {
-    if (lane->comm == nullptr) continue;
-    try {
-#if BALEEN_NCCL_NONBLOCKING
-      settle(lane->comm, library_.finalize(lane->comm), "ncclCommFinalize");
-#endif
-      library_.destroy(lane->comm);
-    } catch (const Error&) {  // whoever waited for an operation has heard of it
-    }
-  }
+  // Ending one waits for the other members, who may be elsewhere when an error ends this rank; the process's end frees what it has.
+  if (std::uncaught_exceptions() > exceptions_) return;
+  for (Lane* lane : {&down_, &main_})
+    if (lane->comm != nullptr && !await("nccl closing", [comm = lane->comm, destroy = library_.destroy] { destroy(comm); }))
+      log::warning("communicator '{}', rank {}: the other members have not ended it; it stays until this process ends", name(), rank());
+}
+
+// The library's collective calls have no deadline: a thread waits for each, and stays, with what it uses, where it is never answered, until
+// this process ends, which a lost rank brings about. False where the timeout passed or the host's communicator was aborted.
+template <class Work>
+bool NcclCommunicator::await(const std::string& thread, Work work) const {
+  struct Awaited {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  const auto awaited = std::make_shared<Awaited>();
+  start_background(thread, [awaited, work = std::move(work)] {
+    work();
+    const std::lock_guard lock(awaited->mutex);
+    awaited->done = true;
+    awaited->changed.notify_all();
+  }).detach();
+  const auto deadline = Clock::now() + timeout_;
+  std::unique_lock lock(awaited->mutex);
+  while (!awaited->changed.wait_for(lock, milliseconds(20), [&] { return awaited->done; }))
+    if (!host_->failure().empty() || Clock::now() > deadline) return false;
+  return true;
 }
 
 // Over the host's communicator travels the id by which the library's processes find each other.
-void NcclCommunicator::open(ncclComm_t& comm) {
+void NcclCommunicator::open(Lane& lane) {
+  struct Opened {
+    ncclComm_t comm = nullptr;
+    ncclResult_t status = ncclUnhandledCudaError;
+  };
   ncclUniqueId id{};
-  if (rank() == 0) settle(nullptr, library_.get_unique_id(&id), "ncclGetUniqueId");
+  if (rank() == 0) check(library_.get_unique_id(&id), "ncclGetUniqueId");
   host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
-#if BALEEN_NCCL_NONBLOCKING
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank(), &config);
-#else
-  const ncclResult_t status = library_.init_rank(&comm, size(), id, rank());
-#endif
-  settle(comm, status, "ncclCommInitRank");
+  const auto opened = std::make_shared<Opened>();
+  const int device = gpu_stream_traits(*lane.stream).device;
+  const bool ended = await("nccl opening", [opened, device, id, init_rank = library_.init_rank, members = size(), member = rank()] {
+    if (gpuSetDevice(device) == gpuSuccess)  // the library looks at the thread's
+      opened->status = init_rank(&opened->comm, members, id, member);
+  });
+  if (!ended) {
+    const std::string aborted = host_->failure();
+    const std::lock_guard lock(mutex_);
+    fail(!aborted.empty() ? aborted : late("ncclCommInitRank"));
+    check_failed();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    lane.comm = opened->comm;
+  }
+  check(opened->status, "ncclCommInitRank");
 }
 
 // A byte along each link of the ring that the lane carries: the library connects ranks on their first message.
@@ -97,38 +140,70 @@ void NcclCommunicator::connect_neighbours(Lane& lane) {
   const Buffer bytes = device_.allocate("first messages", 2);
   auto* place = bytes.as<std::byte>();
   const gpuStream_t stream = native_stream(*lane.stream);
-  ncclResult_t status = library_.group_start();
-  const auto touch = [&](int peer) {
-    if (status != ncclSuccess && status != in_progress) return;
-    status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, lane.comm, stream)
-                                              : library_.recv(place++, 1, ncclUint8, peer, lane.comm, stream);
-  };
-  touch(next);
-  if (previous != next) touch(previous);
-  const ncclResult_t ended = library_.group_end();
-  settle(lane.comm, status == ncclSuccess || status == in_progress ? ended : status, "connecting neighbours");
-  lane.stream->synchronize();
+  const OperationTag tag = tag_of(OperationKind::send, 1, DType::u8);
+  Event begun = lane.stream->record();
+  call(lane, tag, [&](ncclComm_t comm) {
+    ncclResult_t status = library_.group_start();
+    const auto touch = [&](int peer) {
+      if (status != ncclSuccess) return;
+      status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, comm, stream)
+                                                : library_.recv(place++, 1, ncclUint8, peer, comm, stream);
+    };
+    touch(next);
+    if (previous != next) touch(previous);
+    const ncclResult_t ended = library_.group_end();
+    return status != ncclSuccess ? status : ended;
+  });
+  const Event done = lane.stream->record();
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    watched_.add(std::move(begun), done, tag);
+  }
+  done.wait();
+  const std::lock_guard lock(mutex_);
+  check_failed();  // what was aborted ends as if it were done
 }
 
-// Calls of a communicator that does not block may go on behind the call; what follows on the stream must come after them.
-void NcclCommunicator::settle(ncclComm_t comm, ncclResult_t status, const std::string& what) {
-  const auto deadline = Clock::now() + timeout_;
-  while (status == in_progress) {
-    const ncclResult_t asked = library_.async_error(comm, &status);
-    if (asked != ncclSuccess) status = asked;
-    if (status != in_progress) break;
-    const std::string aborted = host_->failure();
-    if (!aborted.empty() || Clock::now() > deadline) {
-      fail(!aborted.empty() ? aborted
-                            : fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), what, rank(),
-                                          static_cast<double>(timeout_.count()) / 1000));
-      check_failed();
-    }
-    std::this_thread::yield();
+// A call may wait for other ranks, whom the library connects when it first needs to: the watch ends those that take too long.
+template <class Call>
+void NcclCommunicator::call(Lane& lane, const OperationTag& tag, const Call& enqueue) {
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+    comm = lane.comm;
+    watched_.call_begins(tag);
   }
+  struct CallEnds {
+    NcclCommunicator& of;
+    ~CallEnds() {
+      const std::lock_guard lock(of.mutex_);
+      of.watched_.call_ended();
+    }
+  };
+  ncclResult_t status = ncclSuccess;
+  {
+    const CallEnds ends{*this};
+    status = enqueue(comm);
+  }
+  const std::lock_guard lock(mutex_);
+  check_failed();
   if (status == ncclSuccess) return;
   fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
+  throw Error(ExitCode::rank_failed, failed_, describe(tag), remedy);
+}
+
+void NcclCommunicator::check(ncclResult_t status, const std::string& what) {
+  if (status == ncclSuccess) return;
+  const std::lock_guard lock(mutex_);
+  fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(status)));
   throw Error(ExitCode::rank_failed, failed_, what, remedy);
+}
+
+std::string NcclCommunicator::late(const std::string& what) const {
+  return fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), what, rank(),
+                     static_cast<double>(timeout_.count()) / 1000);
 }
 
 void NcclCommunicator::check_failed() const {
@@ -139,9 +214,8 @@ void NcclCommunicator::fail(const std::string& reason) {
   if (!failed_.empty()) return;
   failed_ = reason;
   host_->abort(reason);
-  for (Lane* lane : {&main_, &down_})
-    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));  // ends its kernels too
   watched_.clear();
+  stopped_.notify_all();  // the watch tells the library
 }
 
 void NcclCommunicator::abort(const std::string& reason) {
@@ -151,18 +225,20 @@ void NcclCommunicator::abort(const std::string& reason) {
 
 std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes, MemoryUse) {
 #if BALEEN_NCCL_REGISTERS
-  const std::lock_guard lock(mutex_);
-  if (library_.register_buffer == nullptr || main_.comm == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
+  if (library_.register_buffer == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
+  const std::lock_guard one_at_a_time(calls_);
+  const ncclComm_t comm = collectives();
+  if (comm == nullptr) return nullptr;
   void* handle = nullptr;
-  if (const ncclResult_t status = library_.register_buffer(main_.comm, memory, bytes, &handle); status != ncclSuccess) {
+  if (const ncclResult_t status = library_.register_buffer(comm, memory, bytes, &handle); status != ncclSuccess) {
     log::info("communicator '{}': {} bytes are used without being registered: {}", name(), bytes, library_.error_string(status));
     return nullptr;
   }
   if (handle == nullptr) return nullptr;  // NCCL_LOCAL_REGISTER=0
   ++registrations_;
   return {memory, [this, handle](void*) {
-            const std::lock_guard ending(mutex_);
-            if (main_.comm != nullptr) library_.deregister_buffer(main_.comm, handle);  // else it went with the communicator
+            const std::lock_guard alone_in_the_library(calls_);
+            if (const ncclComm_t left = collectives(); left != nullptr) library_.deregister_buffer(left, handle);  // else it went with it
           }};
 #else
   static_cast<void>(memory), static_cast<void>(bytes);
@@ -170,28 +246,43 @@ std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes
 #endif
 }
 
+ncclComm_t NcclCommunicator::collectives() const {
+  const std::lock_guard lock(mutex_);
+  return main_.comm;
+}
+
+// In a group, an abort ends calls and kernels at once and frees nothing before the group's end (NCCL 2.22): by then no thread is in the
+// library any more.
 void NcclCommunicator::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_ && failed_.empty()) {
     const bool idle = look();
-    stopped_.wait_for(lock, idle ? milliseconds(50) : milliseconds(5), [&] { return stopping_; });
+    stopped_.wait_for(lock, idle ? milliseconds(50) : milliseconds(5), [&] { return stopping_ || !failed_.empty(); });
   }
+  if (failed_.empty()) return;
+  library_.group_start();
+  for (Lane* lane : {&main_, &down_})
+    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));
+  stopped_.wait(lock, [&] { return stopping_; });
+  lock.unlock();
+  library_.group_end();
 }
 
 // Takes note of what has begun and ended; true when nothing is under way.
 bool NcclCommunicator::look() {
   try {
-    if (const std::string aborted = host_->failure(); !aborted.empty()) fail(aborted);
+    if (const std::string aborted = host_->failure(); !aborted.empty()) {
+      fail(aborted);
+      return true;
+    }
     for (const Lane* lane : {&main_, &down_}) {
       if (lane->comm == nullptr) continue;
       ncclResult_t state = ncclSuccess;
       const ncclResult_t asked = library_.async_error(lane->comm, &state);
-      if (asked != ncclSuccess || (state != ncclSuccess && state != in_progress))
+      if (asked != ncclSuccess || state != ncclSuccess)
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
-    if (const auto tag = watched_.overdue())
-      fail(fmt::format("communicator '{}': {} on rank {} waited {:.1f} s for other ranks", name(), describe(*tag), rank(),
-                       static_cast<double>(timeout_.count()) / 1000));
+    if (const auto tag = watched_.overdue()) fail(late(describe(*tag)));
   } catch (const Error& error) {
     fail(error.what_is_wrong());
   }
@@ -199,9 +290,12 @@ bool NcclCommunicator::look() {
 }
 
 template <class Call>
-Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& call) {
-  const std::lock_guard lock(mutex_);
-  check_failed();
+Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& enqueue) {
+  const std::lock_guard one_at_a_time(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    check_failed();
+  }
   lane.stream->wait(after);
   Lane& other = &lane == &main_ ? down_ : main_;
   const bool message = tag.kind == static_cast<std::uint8_t>(OperationKind::send);
@@ -212,10 +306,13 @@ Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& af
   lane.used = other.stream != nullptr && (&lane == &down_ || !message);
   const bool in_graph = recording(*lane.stream);
   Event begun = in_graph ? Event() : lane.stream->record();
-  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier))
-    settle(lane.comm, call(lane.comm, native_stream(*lane.stream)), describe(tag));
+  if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier)) {
+    const gpuStream_t stream = native_stream(*lane.stream);
+    call(lane, tag, [&](ncclComm_t comm) { return enqueue(comm, stream); });
+  }
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   Event done = lane.stream->record();
+  const std::lock_guard lock(mutex_);
   if (in_graph)
     ++recorded_;
   else
@@ -293,9 +390,8 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
                for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
                  const std::size_t place = static_cast<std::size_t>(peer) * block;
                  status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclSuccess || status == in_progress)
+                 if (status == ncclSuccess)
                    status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == in_progress) status = ncclSuccess;
                }
                const ncclResult_t ended = library_.group_end();
                return status != ncclSuccess ? status : ended;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,8 +29,11 @@ namespace baleen::nccl {
 // on their first message, for which the host waits until both have come to it: neighbours are connected at the start
 // (docs/decisions/009-nccl-messages.md).
 //
-// A thread watches what is under way: when an operation takes longer than the timeout after it could begin, when the library reports an
-// error, or when the host's communicator was aborted, all operations end, and later ones fail with the reason.
+// Communicators block: a call may wait on the host until the others have come to theirs, where the library has to connect ranks first. One
+// that does not block starts a thread for each call, 57 µs on two H200s (docs/decisions/009-nccl-messages.md).
+//
+// A thread watches what is under way, calls too: when an operation takes longer than the timeout after it could begin, when the library
+// reports an error, or when the host's communicator was aborted, all operations end, and later ones fail with the reason.
 class NcclCommunicator final : public Communicator {
  public:
   // Collective over the members of `host`, which carries the library's id and all buffers in host memory.
@@ -60,10 +64,17 @@ class NcclCommunicator final : public Communicator {
     bool used = false;  // since the other lane last waited for it
   };
 
-  void open(ncclComm_t& comm);
+  template <class Work>
+  bool await(const std::string& thread, Work work) const;
+  void open(Lane& lane);
   void connect_neighbours(Lane& lane);
-  // Waits until `what` is behind the library; throws Error, with everything aborted, when it fails or its deadline passes.
-  void settle(ncclComm_t comm, ncclResult_t status, const std::string& what);
+  // Both throw Error, with everything aborted, when the library reports one.
+  template <class Call>
+  void call(Lane& lane, const OperationTag& tag, const Call& enqueue);
+  void check(ncclResult_t status, const std::string& what);
+  std::string late(const std::string& what) const;
+  ncclComm_t collectives() const;  // nullptr: aborted
+  void end_watch();
   void check_failed() const;
   void fail(const std::string& reason);  // with mutex_ held
   void watch();
@@ -77,9 +88,11 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> host_;
   Device& device_;
   std::chrono::milliseconds timeout_;
+  int exceptions_ = std::uncaught_exceptions();
   Lane main_, down_;
   Buffer exchanged_;  // a copy of what an all_to_all in place sends
 
+  std::mutex calls_;  // of the library, by all but the watch; taken before the other
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stopping_ = false;

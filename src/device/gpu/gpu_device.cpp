@@ -240,6 +240,7 @@ GpuStreamTraits gpu_stream_traits(Stream& stream) {
 
 void prepare_gpus() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  setenv("NCCL_COMM_BLOCKING", "1", 1);  // NcclCommunicator bounds its calls itself
 }
 
 GpuList list_gpus() {

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "ops/gpu/kernel.cuh"
+#include "ops/gpu/softmax_rows.cuh"
 
 namespace baleen::ops::gpu {
 namespace {
-
-constexpr float log2_e = 1.4426950408889634f;
 
 // 2ˣ for what is at most 0. bf16 logits have no more than 8 bits: the instruction's own accuracy is enough for them.
 template <class T>
@@ -133,15 +132,10 @@ __global__ void add_losses(std::int64_t rows, double* loss_sum, const float* los
   if (threadIdx.x == 0) *loss_sum += sum;
 }
 
-// gradient_scale: null for the loss alone.
-void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale,
-                   std::int64_t vocabulary, void* workspace) {
-  BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
-  const std::int64_t rows = logits.size(0), columns = logits.size(1), valid = vocabulary == 0 ? columns : vocabulary;
-  BALEEN_CHECK(valid <= columns, valid, columns);
-  if (rows == 0) return;
-  auto* losses = static_cast<float*>(workspace);
-  const gpuStream_t native = native_stream(stream);
+// A block a row, of any length and type.
+void softmax_of_rows(gpuStream_t native, const Tensor& logits, const Tensor& targets, std::int64_t valid, float* losses,
+                     const float* gradient_scale) {
+  const std::int64_t rows = logits.size(0), columns = logits.size(1);
   for_element_type(logits.dtype(), "cross-entropy", [&](auto zero) {
     using T = decltype(zero);
     for_width<T>(columns, {logits.data()}, [&](auto width) {
@@ -162,6 +156,32 @@ void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits,
         launch(std::integral_constant<int, 1024>{}, one);
     });
   });
+}
+
+// Gradients of bf16 rows of a length that streams through multiprocessors; false: they are others.
+bool softmax_of_streamed_rows(Stream& stream, const Tensor& logits, const Tensor& targets, std::int64_t valid, float* losses,
+                              const float* gradient_scale) {
+  if (logits.dtype() != DType::bf16 || gradient_scale == nullptr) return false;
+  const SoftmaxRows rows{.rows = logits.size(0),
+                         .losses = losses,
+                         .logits = logits.as<BFloat16>(),
+                         .targets = targets.as<std::int32_t>(),
+                         .gradient_scale = gradient_scale};
+  const auto launched = [&](auto threads) { return launch_softmax_rows<decltype(threads)::value>(stream, rows, logits.size(1), valid); };
+  return launched(std::integral_constant<int, 512>{}) || launched(std::integral_constant<int, 1024>{});
+}
+
+// gradient_scale: null for the loss alone.
+void cross_entropy(Stream& stream, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const float* gradient_scale,
+                   std::int64_t vocabulary, void* workspace) {
+  BALEEN_CHECK(logits.dims() == 2 && targets.elements() == logits.size(0) && loss_sum.elements() == 1, logits.dims(), targets.elements());
+  const std::int64_t rows = logits.size(0), columns = logits.size(1), valid = vocabulary == 0 ? columns : vocabulary;
+  BALEEN_CHECK(valid <= columns, valid, columns);
+  if (rows == 0) return;
+  auto* losses = static_cast<float*>(workspace);
+  const gpuStream_t native = native_stream(stream);
+  if (!softmax_of_streamed_rows(stream, logits, targets, valid, losses, gradient_scale))
+    softmax_of_rows(native, logits, targets, valid, losses, gradient_scale);
   check_launch("cross-entropy");
   add_losses<<<1, loss_threads, 0, native>>>(rows, loss_sum.as<double>(), losses);
   check_launch("cross-entropy");

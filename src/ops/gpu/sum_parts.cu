@@ -58,4 +58,15 @@ void sum_parts(Stream& stream, const Tensor& out, std::span<const Tensor> parts,
   check_launch("a sum over ranks");
 }
 
+void load_sum_parts(Stream& stream) {
+  const auto load_for = [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int wide = 16 / sizeof(T);
+    for (const auto kernel : {add_parts<T, wide, true>, add_parts<T, wide, false>, add_parts<T, 1, true>, add_parts<T, 1, false>})
+      kernel<<<1, threads, 0, native_stream(stream)>>>(0, nullptr, Parts<T>{}, 1.0f);
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) for_element_type(dtype, "a sum over ranks", load_for);
+  check_launch("a sum over ranks");
+}
+
 }  // namespace baleen::ops::gpu
