@@ -147,7 +147,8 @@ void TransposedProduct::run(bool accumulate, void* workspace) const {
 }
 
 bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
-  return fast_halves(a) && !a.transposed && !b.transposed && columns_of(a) >= 8 * most_depth && columns_of(out) <= 2 * most_depth &&
+  constexpr std::int64_t least_depth = 8192, most_columns = 2048;
+  return fast_halves(a) && !a.transposed && !b.transposed && columns_of(a) >= least_depth && columns_of(out) <= most_columns &&
          out.rows >= least_rows * omp_get_max_threads();
 }
 

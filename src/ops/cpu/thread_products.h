@@ -65,7 +65,7 @@ class DeepRowsProduct {
   void run(bool accumulate, void* workspace) const;
 
  private:
-  static constexpr std::int64_t most_depth = 1024, least_rows = 256, most_rows = 512;
+  static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512;
   static std::int64_t block_rows(std::int64_t rows);
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
   std::size_t sum_bytes() const { return aligned_bytes(rows_.tile * out_.columns, DType::f32); }
