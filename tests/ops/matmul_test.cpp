@@ -142,20 +142,22 @@ TEST(Matmul, DeepSumsOfHalvesAreRoundedOnce) {
   }
 }
 
-// The shapes of a language model's head and layers, which are cut into pieces where the processor has AMX. All have strides of their own,
-// and nothing beyond the columns may change.
+// The shapes of a language model's head and layers, which are cut into pieces where the processor has AMX, with rows that follow each other
+// as they do there, and with `padding` elements between them, beyond the columns, which may not change.
 struct HalvesCase {
   std::int64_t m, n, k;
   bool a_transposed, b_transposed, wide_out;
+  std::int64_t padding;
 };
 
 class MatmulOfHalves : public ::testing::TestWithParam<HalvesCase> {};
 
 TEST_P(MatmulOfHalves, AgreesWithANaiveFloat64Product) {
-  const auto [m, n, k, a_transposed, b_transposed, wide_out] = GetParam();
+  const auto [m, n, k, a_transposed, b_transposed, wide_out, padding] = GetParam();
   const ThreadsScope threads(2);
-  const std::int64_t a_rows = a_transposed ? k : m, a_columns = a_transposed ? m : k, a_stride = a_columns + 3;
-  const std::int64_t b_rows = b_transposed ? n : k, b_columns = b_transposed ? k : n, b_stride = b_columns + 5, out_stride = n + 2;
+  const std::int64_t a_rows = a_transposed ? k : m, a_columns = a_transposed ? m : k, a_stride = a_columns + padding;
+  const std::int64_t b_rows = b_transposed ? n : k, b_columns = b_transposed ? k : n, b_stride = b_columns + padding,
+                     out_stride = n + padding;
   HalfArray a(Array::normal(1, a_rows * a_stride)), b(Array::normal(2, b_rows * b_stride)), start(Array::normal(3, m * out_stride));
   const Array wide_a = a.floats(), wide_b = b.floats(), wide_start = start.floats();
   std::vector<double> product(static_cast<std::size_t>(m * n), 0.0);
@@ -189,14 +191,19 @@ TEST_P(MatmulOfHalves, AgreesWithANaiveFloat64Product) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
-                         ::testing::Values(HalvesCase{65, 8250, 20, false, true, false},   // logits: WideProduct
-                                           HalvesCase{514, 9, 8200, false, false, false},  // their inputs' gradient: DeepRowsProduct
-                                           HalvesCase{2100, 72, 100, true, false, true},   // a weight's gradient: TransposedProduct
-                                           HalvesCase{130, 66, 1100, true, false, true}),  // of more tokens than are taken at a time
+                         ::testing::Values(HalvesCase{65, 8250, 20, false, true, false, 0},   // logits: WideProduct
+                                           HalvesCase{65, 8250, 21, false, true, false, 0},   //
+                                           HalvesCase{65, 8250, 20, false, true, false, 5},   //
+                                           HalvesCase{514, 9, 8201, false, false, false, 0},  // their inputs' gradient: DeepRowsProduct
+                                           HalvesCase{514, 9, 8200, false, false, false, 5},  //
+                                           HalvesCase{2100, 72, 101, true, false, true, 0},   // a weight's gradient: TransposedProduct
+                                           HalvesCase{2100, 72, 100, true, false, true, 5},   //
+                                           HalvesCase{130, 66, 1101, true, false, true, 0}),  // of more tokens than are taken at a time
                          [](const auto& instance) {
                            const HalvesCase& c = instance.param;
                            return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
-                                  (c.a_transposed ? "_at" : "") + (c.b_transposed ? "_bt" : "") + (c.wide_out ? "_fp32" : "");
+                                  (c.a_transposed ? "_at" : "") + (c.b_transposed ? "_bt" : "") + (c.wide_out ? "_fp32" : "") +
+                                  (c.padding != 0 ? "_padded" : "");
                          });
 
 TEST(Matmul, ABiasIsAddedToEveryRow) {

@@ -2,6 +2,7 @@
 // processors multiply. Shapes of halves that are cut where the processor has AMX stand in matmul_test.cpp.
 #include "ops/cpu/thread_products.h"
 
+#include "ops/cpu/parallel.h"
 #include "ops/support.h"
 
 namespace baleen::ops::testing {
@@ -11,11 +12,12 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-// Operands with elements beyond their rows' ends, and the product that the library makes of them at once.
+// Operands with `padding` elements beyond their rows' ends, and the product that the library makes of them at once.
 class Operands {
  public:
-  Operands(Shape shape, bool a_transposed, bool b_transposed)
+  Operands(Shape shape, bool a_transposed, bool b_transposed, std::int64_t padding)
       : shape_(shape),
+        padding_(padding),
         a_(side(1, shape.m, shape.k, a_transposed)),
         b_(side(2, shape.k, shape.n, b_transposed)),
         start_(Array::normal(3, shape.m * stride())),
@@ -47,42 +49,59 @@ class Operands {
   }
 
  private:
-  static constexpr std::int64_t padding = 5;
-  std::int64_t stride() const { return shape_.n + padding; }
-  static Array side(std::uint64_t key, std::int64_t rows, std::int64_t columns, bool transposed) {
+  std::int64_t stride() const { return shape_.n + padding_; }
+  Array side(std::uint64_t key, std::int64_t rows, std::int64_t columns, bool transposed) const {
     if (transposed) std::swap(rows, columns);
-    return Array::normal(key, rows * (columns + padding));
+    return Array::normal(key, rows * (columns + padding_));
   }
-  static Matrix matrix(Array& array, std::int64_t rows, std::int64_t columns, bool transposed) {
+  Matrix matrix(Array& array, std::int64_t rows, std::int64_t columns, bool transposed) const {
     if (transposed) std::swap(rows, columns);
-    const Matrix stored(array.flat().data(), DType::f32, rows, columns, columns + padding);
+    const Matrix stored(array.flat().data(), DType::f32, rows, columns, columns + padding_);
     return transposed ? stored.transpose() : stored;
   }
   Matrix out_matrix(Array& out) const { return {out.flat().data(), DType::f32, shape_.m, shape_.n, stride()}; }
 
   Shape shape_;
+  std::int64_t padding_;
   Array a_, b_, start_;
   bool a_transposed_, b_transposed_;
 };
 
 template <class P>
 void compare(Shape shape, bool a_transposed, bool b_transposed, bool accumulate) {
-  Operands operands(shape, a_transposed, b_transposed);
-  const ThreadsScope two(2);
-  const Array out = operands.product<P>(accumulate), want = operands.whole(accumulate);
-  EXPECT_LE(relative_error(out, want.doubles()), fp32_bound) << shape.m << 'x' << shape.n << 'x' << shape.k << ' ' << accumulate;
-  EXPECT_TRUE(operands.untouched_beyond(out)) << shape.m << 'x' << shape.n << 'x' << shape.k;
-  EXPECT_TRUE(operands.product<P>(accumulate).same_bits(out)) << "the second time";
-  const ThreadsScope one(1);
-  EXPECT_LE(relative_error(operands.product<P>(accumulate), want.doubles()), fp32_bound) << "of one thread";
+  for (const std::int64_t padding : {0, 5}) {
+    Operands operands(shape, a_transposed, b_transposed, padding);
+    const ThreadsScope two(2);
+    const Array out = operands.product<P>(accumulate), want = operands.whole(accumulate);
+    EXPECT_LE(relative_error(out, want.doubles()), fp32_bound) << shape.m << 'x' << shape.n << 'x' << shape.k << ' ' << accumulate;
+    EXPECT_TRUE(operands.untouched_beyond(out)) << shape.m << 'x' << shape.n << 'x' << shape.k;
+    EXPECT_TRUE(operands.product<P>(accumulate).same_bits(out)) << "the second time";
+    const ThreadsScope one(1);
+    EXPECT_LE(relative_error(operands.product<P>(accumulate), want.doubles()), fp32_bound) << "of one thread";
+  }
 }
 
 // One piece; whole ones; shorter ones at both ends.
 TEST(ThreadProducts, WideOnesAreTheWholeProduct) {
   for (const Shape shape : {Shape{7, 30, 3}, {512, 1024, 32}, {530, 1100, 40}, {65, 1300, 700}})
     compare<cpu::WideProduct>(shape, false, true, /*accumulate=*/false);
-  Operands operands({7, 30, 3}, false, true);
+  Operands operands({7, 30, 3}, false, true, 5);
   EXPECT_THROW(operands.product<cpu::WideProduct>(/*accumulate=*/true), Error);
+}
+
+// Tiles are there for every thread of a larger team, and none is left out.
+TEST(ThreadProducts, WideOnesOfManyThreads) {
+  const ThreadsScope many(7);
+  Operands operands({70, 2000, 24}, false, true, 0);
+  EXPECT_LE(relative_error(operands.product<cpu::WideProduct>(false), operands.whole(false).doubles()), fp32_bound);
+}
+
+TEST(ThreadProducts, AnExceptionInATaskReachesTheCaller) {
+  for (const int threads : {1, 2}) {
+    const ThreadsScope scope(threads);
+    const auto fail_one = [](std::int64_t task, int) { BALEEN_CHECK(task != 3, task); };
+    EXPECT_THROW(cpu::parallel_tasks(8, fail_one), Error) << threads;
+  }
 }
 
 TEST(ThreadProducts, TransposedOnesAreTheWholeProduct) {

@@ -16,6 +16,11 @@ inline std::int64_t columns_of(const Matrix& m) {
   return m.transposed ? m.rows : m.columns;
 }
 
+// Whether rows follow each other without a gap.
+inline bool contiguous(const Matrix& m) {
+  return m.rows <= 1 || m.stride == m.columns;
+}
+
 // Rows [row, row + rows) and columns [column, column + columns) of a matrix as the product sees it.
 inline Matrix tile_of(const Matrix& m, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
   Matrix tile = m;

@@ -11,8 +11,8 @@
 namespace baleen::ops::cpu {
 namespace {
 
-// Logits are not read again before all of them are written.
-constexpr bool streamed_tiles = true;
+// What is larger than this has left the caches before it is read again, as logits have.
+constexpr std::size_t cached_bytes = std::size_t{32} << 20;
 
 bool fast_halves(const Matrix& a) {
   return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx);
@@ -28,16 +28,18 @@ std::int64_t even_parts(std::int64_t extent, std::int64_t most) {
 
 bool WideProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
   constexpr std::int64_t least_rows = 64, least_columns = 8192, most_depth = 2048;
-  return fast_halves(a) && out.dtype == DType::bf16 && !a.transposed && b.transposed && out.rows >= least_rows &&
+  return fast_halves(a) && contiguous(a) && out.dtype == DType::bf16 && !a.transposed && b.transposed && out.rows >= least_rows &&
          out.columns >= least_columns && columns_of(a) <= most_depth;
 }
 
 WideProduct::WideProduct(const Matrix& out, const Matrix& a, const Matrix& b)
-    : out_(out), a_(a), b_(b), rows_(out.rows, most_rows), columns_(out.columns, most_columns(columns_of(a)), /*grain=*/64) {}
+    : out_(out), a_(a), b_(b), rows_(out.rows, most_rows), columns_(out.columns, tile_columns(out.columns, columns_of(a)), column_grain) {}
 
-std::int64_t WideProduct::most_columns(std::int64_t depth) {
-  constexpr std::int64_t elements = std::int64_t{1} << 18, least = 256, most = 512;
-  return std::clamp(elements / depth / 64 * 64, least, most);
+std::int64_t WideProduct::tile_columns(std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t elements = std::int64_t{1} << 18, least = 256, most = 512;  // half a mebibyte
+  const std::int64_t parts = std::min(even_parts(columns, std::clamp(elements / depth / column_grain * column_grain, least, most)),
+                                      (columns + column_grain - 1) / column_grain);
+  return (columns + parts - 1) / parts;
 }
 
 WideProduct::Space WideProduct::space() const {
@@ -64,6 +66,7 @@ std::size_t WideProduct::workspace_bytes() const {
 void WideProduct::run(bool accumulate, void* workspace) const {
   BALEEN_CHECK(!accumulate, accumulate);
   const Space one = space();
+  const bool streamed = static_cast<std::size_t>(out_.rows * out_.columns) * dtype_bytes(out_.dtype) >= cached_bytes;
   parallel_tasks(columns_.tiles(), [&](std::int64_t task, int thread) {
     const OneThread alone;
     ProductCache& cache = product_cache();
@@ -78,13 +81,13 @@ void WideProduct::run(bool accumulate, void* workspace) const {
       const std::int64_t rows = rows_.size(row);
       const Matrix a = a_rows(row, rows), out = tile(tile_space, rows, columns);
       cache.find(out, a, b, Addend::none, &packing).execute(cache.stream(), out.data, a.data, packed, scratchpad);
-      copy_rows(tile_of(out_, row, rows, column, columns), out, streamed_tiles);
+      copy_rows(tile_of(out_, row, rows, column, columns), out, streamed);
     }
   });
 }
 
 bool TransposedProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
-  return fast_halves(a) && out.dtype == DType::f32 && a.transposed && !b.transposed && columns_of(a) >= least &&
+  return fast_halves(a) && contiguous(out) && out.dtype == DType::f32 && a.transposed && !b.transposed && columns_of(a) >= least &&
          rows_of(out) >= least * omp_get_max_threads() && columns_of(out) >= least;
 }
 
@@ -148,8 +151,8 @@ void TransposedProduct::run(bool accumulate, void* workspace) const {
 
 bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
   constexpr std::int64_t least_depth = 8192, most_columns = 2048;
-  return fast_halves(a) && !a.transposed && !b.transposed && columns_of(a) >= least_depth && columns_of(out) <= most_columns &&
-         out.rows >= least_rows * omp_get_max_threads();
+  return fast_halves(a) && contiguous(b) && !a.transposed && !b.transposed && columns_of(a) >= least_depth &&
+         columns_of(out) <= most_columns && out.rows >= least_rows * omp_get_max_threads();
 }
 
 DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)

@@ -17,9 +17,9 @@ class WideProduct {
   void run(bool accumulate, void* workspace) const;  // accumulate: false
 
  private:
-  static constexpr std::int64_t most_rows = 512;
-  // Pieces of b of half a mebibyte.
-  static std::int64_t most_columns(std::int64_t depth);
+  static constexpr std::int64_t most_rows = 512, column_grain = 64;
+  // So many that every thread has as many tiles, and that a piece of b stays in its cache.
+  static std::int64_t tile_columns(std::int64_t columns, std::int64_t depth);
   std::size_t tile_bytes() const { return aligned_bytes(rows_.tile * columns_.tile, out_.dtype); }
   Matrix tile(void* space, std::int64_t rows, std::int64_t columns) const { return Matrix(space, out_.dtype, rows, columns, columns); }
   Matrix a_rows(std::int64_t begin, std::int64_t size) const { return tile_of(a_, begin, size, 0, columns_of(a_)); }
