@@ -25,7 +25,7 @@ done
 asan_folders=(checkpoint)
 tsan_folders=(comm)
 if $full; then
-  asan_folders+=(data base device tensor sharding ops launch comm layers model pipeline optim train parallel)
+  asan_folders+=(data base device tensor sharding ops launch comm layers model pipeline optim train parallel gpu)
   tsan_folders+=(launch pipeline base device ops sharding layers data checkpoint train parallel)
 fi
 
