@@ -44,7 +44,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
     // The library's text is "[json.exception.…] parse error at line …: syntax error …"; the part after the tag is what a user can read.
     const std::string_view text = error.what();
     const auto tag_end = text.find("] ");
-    return refuse(fmt::format("malformed JSON at byte {}: {}", position, tag_end == text.npos ? text : text.substr(tag_end + 2)));
+    return refuse(fmt::format("malformed JSON at byte {}: {}", position, tag_end == std::string::npos ? text : text.substr(tag_end + 2)));
   }
 
  private:
@@ -112,8 +112,8 @@ json parse_json(std::string_view text, const std::string& where, const JsonLimit
   const auto fail = [&](const std::string& problem) -> json { throw Error(ExitCode::bad_data, problem, where, remedy); };
   if (text.starts_with("\xEF\xBB\xBF")) return fail("a byte-order mark stands before the JSON");
   const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == text.npos || text[first] != '{') return fail("the JSON does not start with '{'");
-  if (const auto nul = text.find('\0'); nul != text.npos) return fail(fmt::format("NUL at byte {} of the JSON", nul));
+  if (first == std::string::npos || text[first] != '{') return fail("the JSON does not start with '{'");
+  if (const auto nul = text.find('\0'); nul != std::string::npos) return fail(fmt::format("NUL at byte {} of the JSON", nul));
   json root;
   StrictBuilder builder(root, limits);
   if (!read_json_events(text, builder)) return fail(builder.problem());

@@ -91,15 +91,15 @@ class Field {
 
   std::string checksum() const {
     const std::string digits = text();
-    if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != digits.npos) fail("not 32 hexadecimal digits");
+    if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != std::string::npos) fail("not 32 hexadecimal digits");
     return digits;
   }
 
   // The name of a file of the checkpoint's own folder: never a way out of it.
   std::string file_name() const {
     const std::string name = text();
-    const bool plain =
-        !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == name.npos && name.find('\0') == name.npos;
+    const bool plain = !name.empty() && name.size() <= 255 && name.front() != '.' && name.find('/') == std::string::npos &&
+                       name.find('\0') == std::string::npos;
     if (!plain) fail(fmt::format("'{}' is not a plain file name", printable(name)));
     return name;
   }

@@ -51,7 +51,8 @@ void choose(CLI::App* app, Arguments& chosen, const Command& command) {
 
 }  // namespace
 
-ParsedCommandLine parse_command_line(int argc, char** argv) {
+// A list of all commands and their options.
+ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readability-function-size)
   CLI::App app{"baleen trains large language models on many GPUs, or on the cores of this machine", "baleen"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "baleen 0.1.0");

@@ -56,7 +56,8 @@ void Device::release(void* data, std::size_t bytes, const std::string& name) {
   const std::lock_guard lock(mutex_);
   held_bytes_ -= bytes;
   const auto found = held_.find(name);
-  if ((found->second -= bytes) == 0) held_.erase(found);
+  found->second -= bytes;
+  if (found->second == 0) held_.erase(found);
 }
 
 std::map<std::string, std::size_t> Device::allocations() const {

@@ -2,7 +2,6 @@
 
 #include <sodium.h>
 
-#include <cstring>
 #include <optional>
 
 #include "base/error.h"
@@ -25,7 +24,7 @@ void append(std::string& to, const T& value) {
 template <class T>
 T take_front(std::string_view& from) {
   T value;
-  std::memcpy(&value, from.data(), sizeof value);
+  from.copy(reinterpret_cast<char*>(&value), sizeof value);
   from.remove_prefix(sizeof value);
   return value;
 }

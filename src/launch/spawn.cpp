@@ -83,7 +83,7 @@ pid_t spawn(const SpawnRequest& request) {
 }
 
 std::string own_executable() {
-  const std::string link = "/proc/self/exe";
+  std::string link = "/proc/self/exe";
   std::array<char, 4096> path{};
   const ssize_t length = readlink(link.c_str(), path.data(), path.size() - 1);
   // The path by name reads better in `ps` than "exe"; the link still works when the file was replaced meanwhile.

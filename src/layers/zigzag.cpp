@@ -8,7 +8,7 @@ namespace baleen {
 
 ZigZag::ZigZag(int ranks, int rank, std::int64_t length) : ranks_(ranks), rank_(rank), length_(length) {
   BALEEN_CHECK(ranks >= 1 && rank >= 0 && rank < ranks && length >= 0, ranks, rank, length);
-  if (ranks > 1 && length % (2 * ranks) != 0)
+  if (ranks > 1 && length % (std::int64_t{2} * ranks) != 0)
     throw Error(ExitCode::bad_config,
                 "a sequence of " + std::to_string(length) + " tokens does not divide into " + std::to_string(2 * ranks) +
                     " equal blocks for " + std::to_string(ranks) + " context-parallel ranks",

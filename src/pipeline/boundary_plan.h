@@ -22,7 +22,9 @@ struct BoundaryPlan {
   int saved_slots = 0;
   std::vector<int> activation, gradient, saved;  // by entry(); -1: has none
 
-  std::size_t entry(int chunk, int micro_batch) const { return static_cast<std::size_t>(chunk / stages * micro_batches + micro_batch); }
+  std::size_t entry(int chunk, int micro_batch) const {
+    return static_cast<std::size_t>(chunk / stages) * static_cast<std::size_t>(micro_batches) + static_cast<std::size_t>(micro_batch);
+  }
   int slots() const { return activation_slots + gradient_slots + outgoing_activation_slots + outgoing_gradient_slots; }
 };
 

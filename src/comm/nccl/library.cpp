@@ -66,7 +66,7 @@ Found load() {
     library->register_buffer = nullptr;
 #endif
   const link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) library->path = map->l_name;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr) library->path = map->l_name;
   out.why.clear();
   out.library = std::move(library);
   return out;

@@ -69,13 +69,14 @@ Llama2cTokenizer::Llama2cTokenizer(std::string content, const std::string& where
   }
   if (pieces_.size() < first_piece)
     reject("it has " + std::to_string(pieces_.size()) + " ids, fewer than the 3 special ones and the 256 bytes", where);
+  const auto id_of_byte = [](int value) { return static_cast<std::size_t>(first_byte) + static_cast<std::size_t>(value); };
   for (int value = 0; value < 256; ++value) {
-    const auto id = static_cast<std::size_t>(first_byte + value);
+    const std::size_t id = id_of_byte(value);
     if (pieces_[id] != name_of_byte(value)) reject("id " + std::to_string(id) + " is not " + name_of_byte(value), where);
     all_bytes_.push_back(static_cast<char>(value));
   }
   for (int value = 0; value < 256; ++value)
-    pieces_[static_cast<std::size_t>(first_byte + value)] = std::string_view(all_bytes_).substr(static_cast<std::size_t>(value), 1);
+    pieces_[id_of_byte(value)] = std::string_view(all_bytes_).substr(static_cast<std::size_t>(value), 1);
   for (std::size_t id = first_piece; id < pieces_.size(); ++id)
     if (!pieces_[id].empty()) ids_.emplace(pieces_[id], static_cast<std::int32_t>(id));
 }

@@ -108,7 +108,7 @@ class Parser {
       unsupported("a model of the type " + printable(dump_json(*type)));
     if (flag(model, "byte_fallback", false)) unsupported("byte_fallback");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const json* found = present(model, key); found != nullptr && *found != "") unsupported(key);
+      if (const json* found = present(model, key); found != nullptr && *found != json("")) unsupported(key);
     if (const json* dropout = present(model, "dropout"); dropout != nullptr && *dropout != 0) unsupported("dropout");
     out_.ignore_merges = flag(model, "ignore_merges", false);
     const json& vocabulary = object(model, "vocab");

@@ -77,7 +77,7 @@ gpuError_t gpuAllocationBegin(std::byte** begin, void* memory) {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   const gpuError_t status = as_runtime(driver().address_range(&base, &bytes, address(memory)));
-  *begin = reinterpret_cast<std::byte*>(base);
+  *begin = reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr): the driver counts addresses
   return status;
 }
 gpuError_t gpuStreamWriteWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value) {

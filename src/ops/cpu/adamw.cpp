@@ -69,7 +69,7 @@ class RandomBits {
   BitsVec At(std::size_t i) const { return hn::PromoteTo(BitsTag(), hn::LoadU(HalfBitsTag(), halves_ + offset_ + i)); }
 
  private:
-  static constexpr std::size_t most_words = random_run / 2 + 4 + 4 * HWY_MAX_BYTES / sizeof(std::uint32_t);
+  static constexpr std::size_t most_words = random_run / 2 + 4 + std::size_t{4} * HWY_MAX_BYTES / sizeof(std::uint32_t);
   std::size_t offset_ = 0;
   HWY_ALIGN std::uint16_t halves_[2 * most_words] = {};
 };
