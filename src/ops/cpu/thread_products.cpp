@@ -18,10 +18,10 @@ bool fast_halves(const Matrix& a) {
   return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx);
 }
 
-// How many equal parts of at most `most` each [0, extent) is cut into, so that every thread has as many.
-std::int64_t even_parts(std::int64_t extent, std::int64_t most) {
-  const std::int64_t team = omp_get_max_threads();
-  return ((extent + most - 1) / most + team - 1) / team * team;
+// What of [0, extent) a part has, at most `most`, where every thread has as many parts; at least `least`, and then some threads have fewer.
+std::int64_t even_part(std::int64_t extent, std::int64_t most, std::int64_t least = 1) {
+  const std::int64_t team = omp_get_max_threads(), parts = ((extent + most - 1) / most + team - 1) / team * team;
+  return std::max((extent + parts - 1) / parts, least);
 }
 
 }  // namespace
@@ -37,9 +37,7 @@ WideProduct::WideProduct(const Matrix& out, const Matrix& a, const Matrix& b)
 
 std::int64_t WideProduct::tile_columns(std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t elements = std::int64_t{1} << 18, least = 256, most = 512;  // half a mebibyte
-  const std::int64_t parts = std::min(even_parts(columns, std::clamp(elements / depth / column_grain * column_grain, least, most)),
-                                      (columns + column_grain - 1) / column_grain);
-  return (columns + parts - 1) / parts;
+  return even_part(columns, std::clamp(elements / depth / column_grain * column_grain, least, most), column_grain);
 }
 
 WideProduct::Space WideProduct::space() const {
@@ -92,12 +90,7 @@ bool TransposedProduct::suits(const Matrix& out, const Matrix& a, const Matrix& 
 }
 
 TransposedProduct::TransposedProduct(const Matrix& out, const Matrix& a, const Matrix& b)
-    : out_(out), a_(a), b_(b), rows_(out.rows, slice_rows(out.rows)), depths_(columns_of(a), most_depth) {}
-
-std::int64_t TransposedProduct::slice_rows(std::int64_t rows) {
-  const std::int64_t parts = even_parts(rows, most_rows);
-  return (rows + parts - 1) / parts;
-}
+    : out_(out), a_(a), b_(b), rows_(out.rows, even_part(out.rows, most_rows)), depths_(columns_of(a), most_depth) {}
 
 std::size_t TransposedProduct::scratchpad_bytes() const {
   std::size_t bytes = 0;
@@ -156,12 +149,7 @@ bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b)
 }
 
 DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)
-    : out_(out), a_(a), b_(b), rows_(out.rows, block_rows(out.rows)), depths_(columns_of(a), most_depth) {}
-
-std::int64_t DeepRowsProduct::block_rows(std::int64_t rows) {
-  const std::int64_t parts = even_parts(rows, most_rows);
-  return (rows + parts - 1) / parts;
-}
+    : out_(out), a_(a), b_(b), rows_(out.rows, even_part(out.rows, most_rows)), depths_(columns_of(a), most_depth) {}
 
 std::size_t DeepRowsProduct::scratchpad_bytes() const {
   const OneThread alone;

@@ -44,7 +44,6 @@ class TransposedProduct {
 
  private:
   static constexpr std::int64_t most_rows = 256, most_depth = 1024, least = 64;
-  static std::int64_t slice_rows(std::int64_t rows);
   std::size_t slice_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
   // Columns [begin, begin + size) of a, from its row `depth` on, transposed.
   Matrix slice(void* space, std::int64_t size, std::int64_t depth) const { return Matrix(space, a_.dtype, size, depth, depth); }
@@ -66,7 +65,6 @@ class DeepRowsProduct {
 
  private:
   static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512;
-  static std::int64_t block_rows(std::int64_t rows);
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
   std::size_t sum_bytes() const { return aligned_bytes(rows_.tile * out_.columns, DType::f32); }
   Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
