@@ -23,7 +23,12 @@ Error failure(const TcpMeeting& meeting, const std::string& what) {
                "every rank must be able to reach every other by the address from which it reaches MASTER_ADDR; look for firewalls");
 }
 
-// The address of this machine on the way to rank 0.
+in_port_t& port_of(SocketAddress& address) {
+  return address.value.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address.value)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address.value)->sin_port;
+}
+
+// The address of this machine on the way to rank 0, with port 0.
 SocketAddress own_address(const TcpMeeting& meeting) {
   std::string why;
   for (const SocketAddress& host : resolve(meeting.address, meeting.port, why)) {
@@ -33,9 +38,7 @@ SocketAddress own_address(const TcpMeeting& meeting) {
     if (!probe.valid() || connect(probe.get(), reinterpret_cast<const sockaddr*>(&host.value), host.length) != 0 ||
         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own.value), &own.length) != 0)
       continue;
-    in_port_t& port = own.value.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own.value)->sin6_port
-                                                      : reinterpret_cast<sockaddr_in*>(&own.value)->sin_port;
-    port = 0;
+    port_of(own) = 0;
     return own;
   }
   throw failure(meeting, "there is no way to " + meeting.address + (why.empty() ? "" : ": " + why));
@@ -64,6 +67,20 @@ bool talk(const Descriptor& connection, Handshake& handshake, std::string outgoi
   }
 }
 
+// Listens on any free port, which `address` then holds, but for the one where rank 0 wants to be met: it may be on this machine, too.
+Descriptor listen_anywhere(const TcpMeeting& meeting, SocketAddress& address) {
+  const SocketAddress wanted = address;
+  std::vector<Descriptor> unwanted;
+  while (true) {
+    address = wanted;
+    Descriptor listener = listen_on(address);
+    if (!listener.valid()) throw failure(meeting, "cannot listen on " + address.text() + ": " + std::strerror(errno));
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address.value), &address.length);
+    if (ntohs(port_of(address)) != meeting.port) return listener;
+    unwanted.push_back(std::move(listener));  // held meanwhile: the next is another
+  }
+}
+
 class Mesh {
  public:
   explicit Mesh(const TcpMeeting& meeting)
@@ -75,9 +92,7 @@ class Mesh {
 
   std::vector<Descriptor> connect_all() {
     SocketAddress address = own_address(meeting_);
-    const Descriptor listener = listen_on(address);
-    if (!listener.valid()) throw failure(meeting_, "cannot listen on " + address.text() + ": " + std::strerror(errno));
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address.value), &address.length);
+    const Descriptor listener = listen_anywhere(meeting_, address);
     std::string own(reinterpret_cast<const char*>(&address.value), address.length);
     const std::vector<std::string> all = meet(meeting_, own);
     deadline_ = Clock::now() + meeting_.timeout;

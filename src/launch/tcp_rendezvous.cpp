@@ -35,6 +35,9 @@ int milliseconds_until(Clock::time_point deadline, int most) {
   return static_cast<int>(std::clamp<long long>(left + 1, 0, most));
 }
 
+// How long rank 0 waits for its port when another has it: a job that is just ending, or a connection that went out from there.
+constexpr auto port_patience = std::chrono::seconds(1);
+
 // Rank 0 among its visitors.
 class Host {
  public:
@@ -75,8 +78,13 @@ class Host {
     if (addresses.empty())
       throw Error(ExitCode::bad_config, "rank 0's address cannot be resolved: " + why, where(meeting_),
                   "set MASTER_ADDR to a name or number of rank 0's host");
+    const auto until = Clock::now() + port_patience;
     for (const SocketAddress& address : addresses) {
       Descriptor listener = listen_on(address);
+      while (!listener.valid() && errno == EADDRINUSE && Clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        listener = listen_on(address);
+      }
       if (listener.valid())
         listeners_.push_back(std::move(listener));
       else

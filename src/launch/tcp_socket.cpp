@@ -70,14 +70,29 @@ Descriptor connect_to(const SocketAddress& address, std::chrono::milliseconds li
   if (!connection.valid()) return failed(errno);
   const int one = 1;
   setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.value), address.length) == 0) return connection;
-  if (errno != EINPROGRESS) return failed(errno);
-  pollfd entry{connection.get(), POLLOUT, 0};
-  if (poll(&entry, 1, static_cast<int>(limit.count())) <= 0) return failed(ETIMEDOUT);
-  int error = 0;
-  socklen_t length = sizeof error;
-  getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0 ? std::move(connection) : failed(error);
+  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address.value), address.length) != 0) {
+    if (errno != EINPROGRESS) return failed(errno);
+    pollfd entry{connection.get(), POLLOUT, 0};
+    if (poll(&entry, 1, static_cast<int>(limit.count())) <= 0) return failed(ETIMEDOUT);
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return failed(error);
+  }
+  // Where nobody listens yet, a socket that happens to be given the port it calls on this machine connects to itself.
+  if (own_of(connection.get()).text() == peer_of(connection.get()).text()) {
+    const linger reset{1, 0};  // or the port would be taken for another minute
+    setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    return failed(ECONNREFUSED);
+  }
+  return connection;
+}
+
+SocketAddress own_of(int connection) {
+  SocketAddress out;
+  out.length = sizeof out.value;
+  if (getsockname(connection, reinterpret_cast<sockaddr*>(&out.value), &out.length) != 0) out.length = 0;
+  return out;
 }
 
 SocketAddress peer_of(int connection) {

@@ -25,6 +25,8 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, 
 Descriptor listen_on(const SocketAddress& address);
 // A connected, non-blocking socket; invalid with `why` set after a refusal or when `limit` has passed.
 Descriptor connect_to(const SocketAddress& address, std::chrono::milliseconds limit, std::string& why);
+// The two ends of a connection.
+SocketAddress own_of(int connection);
 SocketAddress peer_of(int connection);
 
 }  // namespace baleen

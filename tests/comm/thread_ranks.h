@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -18,7 +19,7 @@
 #include "comm/shm/shm_world.h"
 #include "comm/tcp/tcp_world.h"
 #include "launch/rank_environment.h"
-#include "launch/tcp_socket.h"
+#include "support/reserved_port.h"
 
 namespace baleen::testing {
 
@@ -38,30 +39,20 @@ inline bool over_tcp() {
   const char* backend = std::getenv(backend_variable);
   return backend != nullptr && std::string(backend) == "tcp";
 }
-// Ranks as threads that find each other on a port which was free a moment ago.
+// Ranks as threads that find each other; rethrows the failure of the lowest rank that could not.
 inline std::vector<std::unique_ptr<World>> create_tcp_worlds(int size, std::chrono::milliseconds timeout) {
   TcpMeeting meeting;
+  const ReservedPort port;
   meeting.address = "127.0.0.1";
-  {
-    std::string why;
-    const Descriptor listener = listen_on(resolve(meeting.address, 0, why).at(0));
-    sockaddr_in address{};
-    socklen_t length = sizeof address;
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
-    meeting.port = ntohs(address.sin_port);
-  }
+  meeting.port = port.number();
   meeting.size = size;
   meeting.secret = "a secret for this test alone";
   meeting.timeout = std::chrono::seconds(20);
-  std::vector<std::unique_ptr<World>> worlds(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      TcpMeeting mine = meeting;
-      mine.rank = rank;
-      worlds[static_cast<std::size_t>(rank)] = create_tcp_world(mine, timeout);
-    });
-  threads.clear();
+  std::vector<std::future<std::unique_ptr<World>>> coming;
+  for (meeting.rank = 0; meeting.rank < size; ++meeting.rank)
+    coming.push_back(std::async(std::launch::async, [meeting, timeout] { return create_tcp_world(meeting, timeout); }));
+  std::vector<std::unique_ptr<World>> worlds;
+  for (auto& world : coming) worlds.push_back(world.get());
   return worlds;
 }
 // This process's world, made once. Pieces are small, so that every operation takes several.

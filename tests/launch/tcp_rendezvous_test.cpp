@@ -18,6 +18,7 @@
 #include "launch/handshake.h"
 #include "launch/rank_programs.h"
 #include "launch/tcp_socket.h"
+#include "support/reserved_port.h"
 
 namespace baleen {
 namespace {
@@ -26,16 +27,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 const std::string secret = "a secret of more than sixteen bytes";
-
-// A port that was free a moment ago; the tests of one machine run side by side.
-std::uint16_t free_port() {
-  std::string why;
-  const Descriptor listener = listen_on(resolve("127.0.0.1", 0, why).front());
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin_port);
-}
 
 struct Outcome {
   std::vector<std::string> payloads;
@@ -106,7 +97,8 @@ class TcpRendezvous : public ::testing::Test {
     return log;
   }
 
-  const std::uint16_t port = free_port();
+  const testing::ReservedPort reserved;
+  const std::uint16_t port = reserved.number();
 };
 
 TEST_F(TcpRendezvous, EverybodyGetsEverybodysPayload) {
