@@ -81,7 +81,12 @@ TEST_P(ModelGolden, LossAndGradients) {
   }
 }
 
-// In bf16 nothing is farther from float64 than twice what PyTorch's bf16 is, which rounds in the same places.
+// How far PyTorch's bf16 loss is from float64, relative, at most over all models: that of one may be near by chance, a mean over so few
+// tokens.
+double largest_error_of_a_loss();
+
+// In bf16 nothing is farther from float64 than twice what PyTorch's bf16 is, which rounds in the same places, but for the sum of a product
+// and its bias: processors that multiply bf16 round it once.
 TEST_P(ModelGolden, LossAndGradientsInHalves) {
   for (const std::int64_t micro_batch : {GetParam().batch, std::int64_t{1}}) {
     Engine engine(
@@ -91,8 +96,7 @@ TEST_P(ModelGolden, LossAndGradientsInHalves) {
     const FixedBatch batch(golden, GetParam().batch, GetParam().length);
     const auto valid = static_cast<double>(count_valid(batch.targets()));
     const HostBatch host{batch.ids(), batch.targets(), GetParam().batch};
-    const double expected = golden.doubles("loss")[0], of_bf16 = std::abs(golden.doubles("bf16.loss")[0] - expected);
-    const double allowed = std::max(2 * of_bf16, 1e-3 * expected);
+    const double expected = golden.doubles("loss")[0], allowed = 2 * largest_error_of_a_loss() * expected;
     EXPECT_NEAR(engine.loss(host) / valid, expected, allowed);
     EXPECT_NEAR(engine.gradients(host, valid) / valid, expected, allowed);
     double whole = 0, largest = 0;
@@ -160,19 +164,28 @@ ModelConfig gpt2(std::int64_t layers, bool tied) {
   return config;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ModelGolden,
-                         ::testing::Values(Case{"LlamaTied", "llama_tied", 4, 16, sized("llama", 24, 40, 4, 2, 6, true)},
-                                           Case{"LlamaLlama3Rope", "llama_llama3_rope", 2, 21,
-                                                with_rope(sized("llama", 24, 40, 3, 1, 10, false), 500000, {"llama3", 8, 1, 4, 24})},
-                                           Case{"LlamaLinearRope", "llama_linear_rope", 2, 11,
-                                                with_rope(sized("llama", 24, 40, 4, 4, 6, false), 10000, {"linear", 4, 1, 4, 8192})},
-                                           Case{"LlamaBiased", "llama_biased", 2, 9, with_biases(sized("llama", 20, 28, 3, 3, 6, true))},
-                                           Case{"Mistral", "llama_tied", 4, 16, sized("mistral", 24, 40, 4, 2, 6, true)},
-                                           Case{"Qwen2", "qwen2", 3, 13, sized("qwen2", 20, 28, 2, 1, 10, true)},
-                                           Case{"Qwen3", "qwen3", 2, 17, sized("qwen3", 20, 28, 6, 2, 6, false)},
-                                           Case{"Gpt2", "gpt2", 3, 13, gpt2(2, true)},
-                                           Case{"Gpt2Untied", "gpt2_untied", 2, 16, gpt2(1, false)}),
+const std::vector<Case> cases{
+    {"LlamaTied", "llama_tied", 4, 16, sized("llama", 24, 40, 4, 2, 6, true)},
+    {"LlamaLlama3Rope", "llama_llama3_rope", 2, 21, with_rope(sized("llama", 24, 40, 3, 1, 10, false), 500000, {"llama3", 8, 1, 4, 24})},
+    {"LlamaLinearRope", "llama_linear_rope", 2, 11, with_rope(sized("llama", 24, 40, 4, 4, 6, false), 10000, {"linear", 4, 1, 4, 8192})},
+    {"LlamaBiased", "llama_biased", 2, 9, with_biases(sized("llama", 20, 28, 3, 3, 6, true))},
+    {"Mistral", "llama_tied", 4, 16, sized("mistral", 24, 40, 4, 2, 6, true)},
+    {"Qwen2", "qwen2", 3, 13, sized("qwen2", 20, 28, 2, 1, 10, true)},
+    {"Qwen3", "qwen3", 2, 17, sized("qwen3", 20, 28, 6, 2, 6, false)},
+    {"Gpt2", "gpt2", 3, 13, gpt2(2, true)},
+    {"Gpt2Untied", "gpt2_untied", 2, 16, gpt2(1, false)}};
+INSTANTIATE_TEST_SUITE_P(Cases, ModelGolden, ::testing::ValuesIn(cases),
                          [](const auto& instance) { return std::string(instance.param.name); });
+
+double largest_error_of_a_loss() {
+  double largest = 0;
+  for (const Case& one : cases) {
+    const Golden golden(one.file);
+    const double exact = golden.doubles("loss")[0];
+    largest = std::max(largest, std::abs(golden.doubles("bf16.loss")[0] - exact) / exact);
+  }
+  return largest;
+}
 
 }  // namespace
 }  // namespace baleen
