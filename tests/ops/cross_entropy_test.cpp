@@ -1,6 +1,9 @@
 #include "ops/cross_entropy.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ops/golden.h"
 #include "ops/support.h"
@@ -116,6 +119,22 @@ TEST(CrossEntropyEdges, NotANumberReachesTheLossWhereverItStands) {
     cpu::cross_entropy_forward(Tensor(&loss, DType::f64, {1}), logits.tensor({1, 2061}), Tensor(&target, DType::i32, {1}));
     EXPECT_TRUE(std::isnan(loss)) << at;
   }
+}
+
+// Gradients in bf16 are rounded by a way that takes no NaN with bits in the lower half: from bf16 none has them.
+TEST(CrossEntropyEdges, NotANumberInHalvesReachesAllOfItsRow) {
+  for (const std::uint16_t bits : {0x7fc0, 0xffc0, 0x7fff, 0xffff, 0x7f81, 0xff81})  // quiet, with all bits, signalling
+    for (const std::size_t at : {0u, 5u, 2048u, 2060u}) {
+      std::vector<BFloat16> logits(2061, to_bfloat16(0.5f));
+      logits[at].bits = bits;
+      std::int32_t target = 3;
+      double loss = 0;
+      float scale = 1;
+      cpu::cross_entropy_forward_backward(Tensor(&loss, DType::f64, {1}), Tensor(logits.data(), DType::bf16, {1, 2061}),
+                                          Tensor(&target, DType::i32, {1}), Tensor(&scale, DType::f32, {1}));
+      EXPECT_TRUE(std::isnan(loss)) << at;
+      EXPECT_TRUE(std::ranges::all_of(logits, [](BFloat16 gradient) { return std::isnan(to_float(gradient)); })) << bits << " at " << at;
+    }
 }
 
 TEST(CrossEntropyEdges, RefusesTargetsOutsideTheVocabularyAndTakesNoRows) {

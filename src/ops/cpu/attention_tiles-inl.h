@@ -25,11 +25,43 @@ void PackRows(std::int64_t rows, std::int64_t width, const T* from, std::int64_t
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// to [4, 4], rows query_tile apart, = factor · the transpose of from [4, 4].
+template <class T>
+HWY_INLINE void PackFourByFour(float factor, const T* from, std::int64_t from_stride, float* to) {
+  const hn::FixedTag<float, 4> d;
+  const hn::RebindToUnsigned<decltype(d)> words;
+  const hn::Rebind<std::uint16_t, decltype(d)> halves;
+  const auto load = [&](const T* row) HWY_ATTR {
+    if constexpr (std::is_same_v<T, BFloat16>)
+      return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(row)))));
+    else
+      return hn::LoadU(d, row);
+  };
+  const auto scale = hn::Set(d, factor);
+  const auto r0 = load(from), r1 = load(from + from_stride), r2 = load(from + 2 * from_stride), r3 = load(from + 3 * from_stride);
+  const auto s0 = hn::InterleaveLower(d, r0, r2), s1 = hn::InterleaveUpper(d, r0, r2), s2 = hn::InterleaveLower(d, r1, r3),
+             s3 = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::Mul(scale, hn::InterleaveLower(d, s0, s2)), d, to);
+  hn::StoreU(hn::Mul(scale, hn::InterleaveUpper(d, s0, s2)), d, to + query_tile);
+  hn::StoreU(hn::Mul(scale, hn::InterleaveLower(d, s1, s3)), d, to + 2 * query_tile);
+  hn::StoreU(hn::Mul(scale, hn::InterleaveUpper(d, s1, s3)), d, to + 3 * query_tile);
+}
+#endif
+
 // to [width, query_tile] = factor · the transpose of from [rows, width], zeros in the lanes beyond.
 template <class T>
 void PackTransposed(std::int64_t rows, std::int64_t width, float factor, const T* from, std::int64_t from_stride, float* to) {
+  std::int64_t whole_rows = 0, whole_columns = 0;
+#if HWY_TARGET != HWY_SCALAR
+  whole_rows = rows / 4 * 4, whole_columns = width / 4 * 4;
+  for (std::int64_t row = 0; row < whole_rows; row += 4)
+    for (std::int64_t i = 0; i < whole_columns; i += 4)
+      PackFourByFour(factor, from + row * from_stride + i, from_stride, to + i * query_tile + row);
+#endif
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t i = 0; i < width; ++i) to[i * query_tile + row] = factor * ToFloat(from[row * from_stride + i]);
+    for (std::int64_t i = row < whole_rows ? whole_columns : 0; i < width; ++i)
+      to[i * query_tile + row] = factor * ToFloat(from[row * from_stride + i]);
   for (std::int64_t i = 0; i < width && rows < query_tile; ++i)
     for (std::int64_t row = rows; row < query_tile; ++row) to[i * query_tile + row] = 0;
 }

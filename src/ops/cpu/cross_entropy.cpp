@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
@@ -11,13 +12,36 @@
 #include <hwy/foreach_target.h>
 #include "ops/cpu/softmax_row-inl.h"
 
+namespace baleen::ops::cpu {
+#ifndef BALEEN_OPS_CPU_CROSS_ENTROPY_ONCE
+#define BALEEN_OPS_CPU_CROSS_ENTROPY_ONCE
+
+// What a thread keeps of one row, from call to call.
+class RowScratch {
+ public:
+  float* Exponentials(float* logits, std::size_t) { return logits; }
+  float* Exponentials(BFloat16*, std::size_t columns) { return AtLeast(exponentials_, columns); }
+  float* References(std::size_t columns) { return AtLeast(references_, columns); }
+
+ private:
+  static float* AtLeast(std::vector<float>& values, std::size_t count) {
+    if (values.size() < count) values.resize(count);
+    return values.data();
+  }
+  std::vector<float> exponentials_, references_;
+};
+
+#endif
+}  // namespace baleen::ops::cpu
+
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 
-// losses [rows]; logits [rows, V] become gradients when gradient_scale is there.
+// losses [rows]; logits [rows, V] become gradients when gradient_scale is there. The exponentials are computed once: fp32 logits become
+// them, those of bf16 logits wait in the second-level cache, where both rows have room.
 template <class T>
 HWY_INLINE void CrossEntropyOf(std::int64_t rows, std::size_t columns, float* losses, T* logits, const std::int32_t* targets,
-                               const float* gradient_scale) {
+                               const float* gradient_scale, RowScratch& scratch) {
   const FloatTag d;
   for (std::int64_t row = 0; row < rows; ++row, logits += columns) {
     const std::int32_t target = targets[row];
@@ -27,14 +51,15 @@ HWY_INLINE void CrossEntropyOf(std::int64_t rows, std::size_t columns, float* lo
         ForVectors(columns, [&](std::size_t i, auto width) HWY_ATTR { StoreVec(hn::Zero(d), logits + i, width); });
       continue;
     }
-    const RowSoftmax softmax = ReduceRow(logits, columns);
-    losses[row] = static_cast<float>(std::log(softmax.sum) + (static_cast<double>(softmax.greatest) - ToFloat(logits[target])));
+    const float logit = ToFloat(logits[target]);
+    float* const exponentials = scratch.Exponentials(logits, columns);
+    const RowSoftmax softmax = gradient_scale == nullptr ? ReduceRow<false>(logits, columns)
+                                                         : ReduceRow<true>(logits, columns, exponentials, scratch.References(columns));
+    losses[row] = static_cast<float>(std::log(softmax.sum) + (static_cast<double>(softmax.greatest) - logit));
     if (gradient_scale == nullptr) continue;
-    const FloatVec shift = hn::Set(d, softmax.greatest), scale = hn::Set(d, static_cast<float>(*gradient_scale / softmax.sum));
-    const float of_target = hn::GetLane(hn::Mul(scale, Exp(hn::Sub(hn::Set(d, ToFloat(logits[target])), shift)))) - *gradient_scale;
-    ForVectors(columns, [&](std::size_t i, auto width)
-                            HWY_ATTR { StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(logits + i, width), shift))), logits + i, width); });
-    StoreVec(hn::Set(d, of_target), logits + target, Part{1});
+    SoftmaxOfRow(softmax, *gradient_scale, exponentials, scratch.References(columns), columns, logits);
+    const double probability = std::exp(static_cast<double>(logit) - softmax.greatest) / softmax.sum;
+    StoreVec(hn::Set(d, static_cast<float>(*gradient_scale * (probability - 1))), logits + target, Part{1});
   }
 }
 
@@ -44,8 +69,9 @@ void CrossEntropyRows(const Tensor& logits, const Tensor& targets, const float* 
   const std::int64_t columns = logits.size(1);
   ForStorage(logits.dtype(), [&](auto zero) HWY_ATTR {
     using T = decltype(zero);
+    thread_local RowScratch scratch;
     CrossEntropyOf(end - begin, static_cast<std::size_t>(columns), losses, logits.as<T>() + begin * columns,
-                   targets.as<std::int32_t>() + begin, gradient_scale);
+                   targets.as<std::int32_t>() + begin, gradient_scale, scratch);
   });
 }
 

@@ -78,6 +78,14 @@ HWY_INLINE hn::Vec<HalfBitsTag> ToBFloat16Bits(FloatVec value) {
   const BitsVec odd = hn::And(hn::ShiftRight<16>(hn::BitCast(du, value)), hn::Set(du, 1u));
   return UpperHalves(value, hn::Add(odd, hn::Set(du, 0x7fffu)));
 }
+// The same of a value that is no NaN, or one whose lower half is 0: arithmetic makes no other from bf16's.
+HWY_INLINE hn::Vec<HalfBitsTag> ToBFloat16BitsOfHalves(FloatVec value) {
+  const BitsTag du;
+  const BitsVec bits = hn::BitCast(du, value);
+  const BitsVec odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const BitsVec rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu))));
+  return hn::DemoteTo(HalfBitsTag(), hn::BitCast(hn::RebindToSigned<FloatTag>(), rounded));
+}
 HWY_INLINE void StoreHalfBits(hn::Vec<HalfBitsTag> bits, BFloat16* to, Whole) {
   hn::StoreU(bits, HalfBitsTag(), reinterpret_cast<std::uint16_t*>(to));
 }
@@ -89,6 +97,16 @@ HWY_INLINE void StoreHalfBits(hn::Vec<HalfBitsTag> bits, BFloat16* to, Part part
 template <class Width>
 HWY_INLINE void StoreVec(FloatVec value, BFloat16* to, Width width) {
   StoreHalfBits(ToBFloat16Bits(value), to, width);
+}
+
+// StoreVec of a value that came from numbers of the type in which it is stored: see ToBFloat16BitsOfHalves.
+template <class Width>
+HWY_INLINE void StoreVecOfHalves(FloatVec value, float* to, Width width) {
+  StoreVec(value, to, width);
+}
+template <class Width>
+HWY_INLINE void StoreVecOfHalves(FloatVec value, BFloat16* to, Width width) {
+  StoreHalfBits(ToBFloat16BitsOfHalves(value), to, width);
 }
 
 // What a value is once T has stored it.

@@ -24,7 +24,7 @@ void StatisticsRows(const Tensor& statistics, const Tensor& logits, const std::i
     for (std::int64_t row = begin; row < end; ++row) {
       const T* values = logits.as<T>() + row * columns;
       float* out = statistics.as<float>() + row * vocabulary_statistics;
-      const RowSoftmax softmax = ReduceRow(values, static_cast<std::size_t>(columns));
+      const RowSoftmax softmax = ReduceRow<false>(values, static_cast<std::size_t>(columns));
       const std::int64_t own = static_cast<std::int64_t>(targets[row]) - first;
       out[0] = softmax.greatest;
       out[1] = static_cast<float>(softmax.sum);
@@ -54,7 +54,7 @@ void GradientRows(const Tensor& logits, const float* whole, const std::int32_t* 
       float of_target = 0;
       if (mine) of_target = hn::GetLane(hn::Mul(scale, Exp(hn::Sub(hn::Set(d, ToFloat(values[own])), shift)))) - gradient_scale;
       ForVectors(width_of_row, [&](std::size_t i, auto width) HWY_ATTR {
-        StoreVec(hn::Mul(scale, Exp(hn::Sub(LoadVec(values + i, width), shift))), values + i, width);
+        StoreVecOfHalves(hn::Mul(scale, Exp(hn::Sub(LoadVec(values + i, width), shift))), values + i, width);
       });
       if (mine) StoreVec(hn::Set(d, of_target), values + own, Part{1});
     }
