@@ -19,9 +19,10 @@ struct AttentionShape {
 };
 
 namespace cpu {
+std::size_t attention_forward_workspace(const AttentionShape& shape, DType dtype, bool documents);
 void attention_forward(const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& document_begin);
-std::size_t attention_backward_workspace(const AttentionShape& shape);
+                       const Tensor& document_begin, void* workspace);
+std::size_t attention_backward_workspace(const AttentionShape& shape, DType dtype, bool documents);
 void attention_backward(const AttentionShape& shape, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v, const Tensor& d_out,
                         const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
                         const Tensor& document_begin, void* workspace);
@@ -42,11 +43,11 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Tenso
 inline void attention_forward(Context& context, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q,
                               const Tensor& k, const Tensor& v, const Tensor& document_begin) {
   const Arena::Scope scope(context.scratch);
-  const Tensor space = workspace(context, "attention workspace", no_bytes, [&] {
-    return gpu::attention_forward_workspace(context.stream, shape, q.dtype(), document_begin.defined());
-  });
+  const Tensor space = workspace(
+      context, "attention workspace", [&] { return cpu::attention_forward_workspace(shape, q.dtype(), document_begin.defined()); },
+      [&] { return gpu::attention_forward_workspace(context.stream, shape, q.dtype(), document_begin.defined()); });
   dispatch(
-      context, [&] { cpu::attention_forward(shape, out, lse, q, k, v, document_begin); },
+      context, [&] { cpu::attention_forward(shape, out, lse, q, k, v, document_begin, space.data()); },
       [&] { gpu::attention_forward(context.stream, shape, out, lse, q, k, v, document_begin, space.data()); });
 }
 
@@ -57,7 +58,8 @@ inline void attention_backward(Context& context, const AttentionShape& shape, co
                                const Tensor& document_begin) {
   const Arena::Scope scope(context.scratch);
   const Tensor space = workspace(
-      context, "attention backward workspace", [&] { return cpu::attention_backward_workspace(shape); },
+      context, "attention backward workspace",
+      [&] { return cpu::attention_backward_workspace(shape, q.dtype(), document_begin.defined()); },
       [&] { return gpu::attention_backward_workspace(context.stream, shape, q.dtype(), document_begin.defined()); });
   dispatch(
       context, [&] { cpu::attention_backward(shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, document_begin, space.data()); },

@@ -23,14 +23,15 @@ TEST(AttentionMerge, TwoSetsOfKeysMakeOne) {
     Array q = Array::normal(1, batch * rows * stride), k = Array::normal(2, batch * keys * stride),
           v = Array::normal(3, batch * keys * stride);
     Array want(batch * rows * stride), want_lse(batch * heads * rows);
-    cpu::attention_forward(shape, want.flat(), want_lse.flat(), q.flat(), k.flat(), v.flat(), Tensor());
+    cpu::attention_forward(shape, want.flat(), want_lse.flat(), q.flat(), k.flat(), v.flat(), Tensor(), nullptr);
 
     Array part(want.size()), part_lse(want_lse.size()), early(want.size()), early_lse(want_lse.size());
     shape.key_batch_stride = keys * stride;
     shape.key_length = split;
-    cpu::attention_forward(shape, early.flat(), early_lse.flat(), q.flat(), k.flat(), v.flat(), Tensor());
+    cpu::attention_forward(shape, early.flat(), early_lse.flat(), q.flat(), k.flat(), v.flat(), Tensor(), nullptr);
     shape.key_length = keys - split;
-    cpu::attention_forward(shape, part.flat(), part_lse.flat(), q.flat(), k.from(split * stride), v.from(split * stride), Tensor());
+    cpu::attention_forward(shape, part.flat(), part_lse.flat(), q.flat(), k.from(split * stride), v.from(split * stride), Tensor(),
+                           nullptr);
 
     // The sums lie in sequences of 60 tokens, further apart than they are wide.
     constexpr std::int64_t wide = stride + 5;

@@ -80,8 +80,8 @@ class AttentionRun {
     const Tensor documents =
         documents_.empty() ? Tensor() : Tensor(documents_.data(), DType::i32, {static_cast<std::int64_t>(documents_.size())});
     const auto v = [&](Array& array) { return array.from(array.size() == 0 ? 0 : v_rows_.begin); };
-    const Workspace workspace(cpu::attention_backward_workspace(shape_));
-    cpu::attention_forward(shape_, out_.flat(), lse_.flat(), q_.flat(), kv_.flat(), v(kv_), documents);
+    const Workspace workspace(cpu::attention_backward_workspace(shape_, DType::f32, false));
+    cpu::attention_forward(shape_, out_.flat(), lse_.flat(), q_.flat(), kv_.flat(), v(kv_), documents, nullptr);
     cpu::attention_backward(shape_, d_q_.flat(), d_kv_.flat(), v(d_kv_), d_out_.flat(), q_.flat(), kv_.flat(), v(kv_), out_.flat(),
                             lse_.flat(), documents, workspace.data());
   }
@@ -197,7 +197,7 @@ TEST(AttentionEdges, RefusesHeadsThatAreTooWideOrDoNotDivide) {
   AttentionShape shape = AttentionCase{"wide", 1, 1, 1, 1, 1, 258}.shape();
   Array values(600, 0.0f);
   const auto forward = [&] {
-    cpu::attention_forward(shape, values.flat(), values.flat(), values.flat(), values.flat(), values.flat(), Tensor());
+    cpu::attention_forward(shape, values.flat(), values.flat(), values.flat(), values.flat(), values.flat(), Tensor(), nullptr);
   };
   try {
     forward();
@@ -219,8 +219,8 @@ TEST(AttentionGolden, GroupedCausalAttentionAgreesWithPyTorch) {
   shape.scale = 1.0f / std::sqrt(static_cast<float>(width));
   Array q = golden.array("q"), k = golden.array("k"), v = golden.array("v"), d_out = golden.array("d_out");
   Array out(q.size()), lse(heads * tokens), d_q(q.size()), d_k(k.size()), d_v(v.size());
-  const Workspace workspace(cpu::attention_backward_workspace(shape));
-  cpu::attention_forward(shape, out.flat(), lse.flat(), q.flat(), k.flat(), v.flat(), Tensor());
+  const Workspace workspace(cpu::attention_backward_workspace(shape, DType::f32, false));
+  cpu::attention_forward(shape, out.flat(), lse.flat(), q.flat(), k.flat(), v.flat(), Tensor(), nullptr);
   cpu::attention_backward(shape, d_q.flat(), d_k.flat(), d_v.flat(), d_out.flat(), q.flat(), k.flat(), v.flat(), out.flat(), lse.flat(),
                           Tensor(), workspace.data());
   EXPECT_LE(relative_error(out, golden.want("out")), fp32_bound);

@@ -268,11 +268,11 @@ TEST_P(InHalves, Attention) {
   for (const Tensor& document_begin : {Tensor(), Tensor(documents.data(), DType::i32, {tokens})}) {
     HalfArray out(tokens * 80), d_q(tokens * 80), d_k(tokens * 40), d_v(tokens * 40);
     Array want_out(tokens * 80), want_d_q(tokens * 80), want_d_k(tokens * 40), want_d_v(tokens * 40), lse(600), want_lse(600);
-    cpu::attention_forward(shape, out.flat(), lse.flat(), q.half.flat(), k.half.flat(), v.half.flat(), document_begin);
-    cpu::attention_forward(shape, want_out.flat(), want_lse.flat(), q.wide.flat(), k.wide.flat(), v.wide.flat(), document_begin);
+    cpu::attention_forward(shape, out.flat(), lse.flat(), q.half.flat(), k.half.flat(), v.half.flat(), document_begin, nullptr);
+    cpu::attention_forward(shape, want_out.flat(), want_lse.flat(), q.wide.flat(), k.wide.flat(), v.wide.flat(), document_begin, nullptr);
     expect_rounded(out, want_out, "out");
     EXPECT_TRUE(lse.same_bits(want_lse));
-    const Workspace workspace(cpu::attention_backward_workspace(shape));
+    const Workspace workspace(cpu::attention_backward_workspace(shape, DType::bf16, document_begin.defined()));
     Array kept = out.floats();
     cpu::attention_backward(shape, d_q.flat(), d_k.flat(), d_v.flat(), d_out.half.flat(), q.half.flat(), k.half.flat(), v.half.flat(),
                             out.flat(), lse.flat(), document_begin, workspace.data());

@@ -41,8 +41,8 @@ TEST(PortableCode, AgreesInAttention) {
   expect_agreement([&] {
     Array q = Array::normal(1, 75 * 40), k = Array::normal(2, 75 * 20), v = Array::normal(3, 75 * 20), d_out = Array::normal(4, 75 * 40);
     Array out(75 * 40), lse(150), d_q(75 * 40), d_k(75 * 20), d_v(75 * 20);
-    const Workspace workspace(cpu::attention_backward_workspace(shape));
-    cpu::attention_forward(shape, out.flat(), lse.flat(), q.flat(), k.flat(), v.flat(), Tensor());
+    const Workspace workspace(cpu::attention_backward_workspace(shape, DType::f32, false));
+    cpu::attention_forward(shape, out.flat(), lse.flat(), q.flat(), k.flat(), v.flat(), Tensor(), nullptr);
     cpu::attention_backward(shape, d_q.flat(), d_k.flat(), d_v.flat(), d_out.flat(), q.flat(), k.flat(), v.flat(), out.flat(), lse.flat(),
                             Tensor(), workspace.data());
     return std::vector<Array>{out, lse, d_q, d_k, d_v};

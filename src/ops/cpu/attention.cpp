@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/cpu/attention_halves.h"
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/targets.h"
@@ -133,12 +134,11 @@ namespace baleen::ops::cpu {
 
 HWY_EXPORT(AttentionForwardTile);
 
-AttentionShape checked(AttentionShape shape, const Tensor& document_begin) {
+AttentionShape checked(AttentionShape shape) {
   BALEEN_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, shape.heads, shape.kv_heads);
   BALEEN_CHECK(shape.head_dim > 0 && shape.query_stride >= shape.head_dim && shape.key_stride >= shape.head_dim &&
                    shape.out_stride >= shape.head_dim,
                shape.head_dim, shape.query_stride, shape.key_stride, shape.out_stride);
-  BALEEN_CHECK(!document_begin.defined() || document_begin.elements() == shape.batch * shape.query_length, document_begin.elements());
   if (shape.head_dim > most_head_dim)
     throw Error(ExitCode::bad_config, "attention heads of width " + std::to_string(shape.head_dim) + " are too wide for the CPU",
                 "model.head_dim", "use heads of at most " + std::to_string(most_head_dim));
@@ -146,12 +146,23 @@ AttentionShape checked(AttentionShape shape, const Tensor& document_begin) {
   return shape;
 }
 
+AttentionShape checked(const AttentionShape& shape, const Tensor& document_begin) {
+  BALEEN_CHECK(!document_begin.defined() || document_begin.elements() == shape.batch * shape.query_length, document_begin.elements());
+  return checked(shape);
+}
+
+std::size_t attention_forward_workspace(const AttentionShape& given, DType dtype, bool documents) {
+  const AttentionShape shape = checked(given);
+  return multiplies_halves(shape, dtype, documents) ? halves_forward_workspace(shape) : 0;
+}
+
 void attention_forward(const AttentionShape& given, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& document_begin) {
+                       const Tensor& document_begin, void* workspace) {
   require_compute_dtype("attention", {&out});
   require_dtype("attention", out.dtype(), {&q, &k, &v});
   require_fp32("attention", {&lse});
   const AttentionShape shape = checked(given, document_begin);
+  if (multiplies_halves(shape, out.dtype(), document_begin.defined())) return halves_forward(shape, out, lse, q, k, v, workspace);
   const std::int64_t tiles = (shape.query_length + query_tile - 1) / query_tile, group = shape.heads / shape.kv_heads;
   const std::int32_t* documents = document_begin.defined() ? document_begin.as<std::int32_t>() : nullptr;
   // The last tiles of queries see the most keys: they go first, so that the threads end together.

@@ -1,6 +1,7 @@
 // The backward pass: probabilities are recomputed from the log-sum-exp, tile by tile. With P the probabilities and ∂ gradients,
 //   ∂v = Pᵀ ∂out;  ∂P = ∂out vᵀ;  ∂s = P ∘ (∂P - Σ ∂out ∘ out);  ∂q = scale · ∂s k;  ∂k = scale · ∂sᵀ q.
 #include "ops/attention.h"
+#include "ops/cpu/attention_halves.h"
 #include "ops/cpu/checks.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/targets.h"
@@ -190,7 +191,9 @@ static std::int64_t heads_at_once(const AttentionShape& shape) {
   return std::min<std::int64_t>(threads(), shape.batch * shape.kv_heads);
 }
 
-std::size_t attention_backward_workspace(const AttentionShape& shape) {
+std::size_t attention_backward_workspace(const AttentionShape& given, DType dtype, bool documents) {
+  const AttentionShape shape = checked(given);
+  if (multiplies_halves(shape, dtype, documents)) return halves_backward_workspace(shape);
   return static_cast<std::size_t>(heads_at_once(shape) * BackwardTiles::floats(shape)) * sizeof(float);
 }
 
@@ -201,6 +204,8 @@ void attention_backward(const AttentionShape& given, const Tensor& d_q, const Te
   require_dtype("attention", q.dtype(), {&d_q, &d_k, &d_v, &d_out, &k, &v, &out});
   require_fp32("attention", {&lse});
   const AttentionShape shape = checked(given, document_begin);
+  if (multiplies_halves(shape, q.dtype(), document_begin.defined()))
+    return halves_backward(shape, d_q, d_k, d_v, d_out, q, k, v, out, lse, workspace);
   const std::int64_t group = shape.heads / shape.kv_heads, floats = BackwardTiles::floats(shape);
   const std::int32_t* documents = document_begin.defined() ? document_begin.as<std::int32_t>() : nullptr;
   const BackwardArrays arrays{d_q, d_k, d_v, d_out, q, k, v, out, lse};

@@ -44,6 +44,7 @@ struct ForwardOffsets {
 };
 
 // Checks what the pointers cannot say, and sets the default of key_batch_stride.
-AttentionShape checked(AttentionShape shape, const Tensor& document_begin);
+AttentionShape checked(AttentionShape shape);
+AttentionShape checked(const AttentionShape& shape, const Tensor& document_begin);
 
 }  // namespace baleen::ops::cpu
