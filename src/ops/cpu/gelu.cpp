@@ -31,7 +31,7 @@ template <class T>
 HWY_INLINE void GeluForwardElements(std::size_t count, T* out, const T* x) {
   ForVectors(count, [&](std::size_t i, auto width) HWY_ATTR {
     const FloatVec value = LoadVec(x + i, width);
-    StoreVec(hn::Mul(value, GeluParts(value).sigmoid), out + i, width);
+    StoreVecOfHalves(hn::Mul(value, GeluParts(value).sigmoid), out + i, width);
   });
 }
 
@@ -42,7 +42,7 @@ HWY_INLINE void GeluBackwardElements(std::size_t count, T* d_x, const T* d_out, 
     const FloatVec value = LoadVec(x + i, width);
     const Gelu gelu = GeluParts(value);
     const FloatVec rest = hn::Mul(hn::Mul(value, hn::Sub(one, gelu.sigmoid)), gelu.slope);
-    StoreVec(hn::Mul(LoadVec(d_out + i, width), Fma(gelu.sigmoid, rest, gelu.sigmoid)), d_x + i, width);
+    StoreVecOfHalves(hn::Mul(LoadVec(d_out + i, width), Fma(gelu.sigmoid, rest, gelu.sigmoid)), d_x + i, width);
   });
 }
 

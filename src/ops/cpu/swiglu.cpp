@@ -22,7 +22,7 @@ HWY_INLINE void SwigluForwardRows(std::int64_t rows, std::size_t width_f, T* out
   for (std::int64_t row = 0; row < rows; ++row, out += width_f, gate_up += 2 * width_f)
     ForVectors(width_f, [&](std::size_t i, auto width) HWY_ATTR {
       const FloatVec gate = LoadVec(gate_up + i, width), up = LoadVec(gate_up + width_f + i, width);
-      StoreVec(hn::Mul(hn::Mul(gate, Sigmoid(gate)), up), out + i, width);
+      StoreVecOfHalves(hn::Mul(hn::Mul(gate, Sigmoid(gate)), up), out + i, width);
     });
 }
 
@@ -35,8 +35,8 @@ HWY_INLINE void SwigluBackwardRows(std::int64_t rows, std::size_t width_f, T* d_
       const FloatVec gate = LoadVec(gate_up + i, width), up = LoadVec(gate_up + width_f + i, width);
       const FloatVec d = LoadVec(d_out + i, width), sigmoid = Sigmoid(gate);
       const FloatVec slope = hn::Mul(sigmoid, Fma(gate, hn::Sub(one, sigmoid), one));
-      StoreVec(hn::Mul(hn::Mul(d, up), slope), d_gate_up + i, width);
-      StoreVec(hn::Mul(d, hn::Mul(gate, sigmoid)), d_gate_up + width_f + i, width);
+      StoreVecOfHalves(hn::Mul(hn::Mul(d, up), slope), d_gate_up + i, width);
+      StoreVecOfHalves(hn::Mul(d, hn::Mul(gate, sigmoid)), d_gate_up + width_f + i, width);
     });
 }
 
