@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/paths.h"
+#include "support/reserved_port.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {
@@ -100,10 +101,10 @@ TEST_F(Clusters, MpiWithoutItsLauncherIsRefused) {
 TEST_F(Clusters, TcpTrainsWithTheBitsOfSharedMemory) {
   ASSERT_EQ(train("own", {"--ranks", "2", "--set", "training.steps=12"}).exit_code, 0);
   const auto arguments = baleen_arguments(train_arguments("run", {"--set", "training.steps=12", "--set", "comm.backend=tcp"}));
-  const auto variables = [](int rank) {
-    return Variables{
-        {"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
-        {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(20000 + getpid() % 12000)}};
+  const ReservedPort port;
+  const auto variables = [&](int rank) {
+    return Variables{{"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},
+                     {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port.number())}};
   };
   Command first(arguments, variables(0)), second(arguments, variables(1));
   const CommandResult one = first.wait(), two = second.wait();

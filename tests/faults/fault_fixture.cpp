@@ -12,15 +12,12 @@
 #include <thread>
 
 #include "checkpoint/reader.h"
+#include "support/shared_memory_files.h"
 
 namespace baleen::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::size_t segments() {
-  return static_cast<std::size_t>(std::distance(fs::directory_iterator("/dev/shm"), fs::directory_iterator()));
-}
 
 }  // namespace
 
@@ -36,7 +33,7 @@ bool gone(pid_t process) {
 
 void FaultTest::SetUp() {
   TrainingFixture::SetUp();
-  segments_ = segments();
+  segments_ = shared_memory_files();
 }
 
 std::vector<std::string> FaultTest::with_ranks(const std::vector<std::string>& more) const {
@@ -71,7 +68,7 @@ FaultTest::Course FaultTest::follow(Command& command, const std::vector<pid_t>& 
   course.result = command.wait(limit);
   course.gone = seconds();
   for (const pid_t rank : ranks) EXPECT_TRUE(gone(rank)) << rank;
-  EXPECT_EQ(segments(), segments_);
+  EXPECT_EQ(shared_memory_files(), segments_);
   return course;
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +47,7 @@ class FaultTest : public TrainingFixture, public ::testing::WithParamInterface<F
                                                   const std::string& parameter) const;
 
  private:
-  std::size_t segments_ = 0;
+  std::set<std::string> segments_;
 };
 
 // Replaces `before` by `after`, of the same length, wherever the process of a rank has it in memory of its own. The number of places; -1

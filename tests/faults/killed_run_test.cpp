@@ -2,20 +2,16 @@
 #include <signal.h>
 
 #include <random>
+#include <set>
 #include <thread>
 
+#include "support/shared_memory_files.h"
 #include "support/training_fixture.h"
 
 namespace baleen::testing {
 namespace {
 
 using KilledRun = TrainingFixture;
-
-std::size_t shared_memory_segments() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) ++count;
-  return count;
-}
 
 // All of these processes are gone (a zombie that nobody has reaped counts as gone).
 bool all_gone(const std::vector<pid_t>& processes) {
@@ -27,7 +23,7 @@ bool all_gone(const std::vector<pid_t>& processes) {
 }
 
 TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
-  const std::size_t segments = shared_memory_segments();
+  const std::set<std::string> segments = shared_memory_files();
   Command command(baleen_arguments(train_arguments("run", {"--ranks", "3", "--set", "training.steps=1000000", "--set",
                                                            "training.global_batch_size=6", "--set", "fault.max_restarts=0"})));
   wait_for_rows(command, "run", 5);
@@ -44,7 +40,7 @@ TEST_F(KilledRun, DeadRankEndsAllWith4AndIsNamed) {
   EXPECT_NE(result.error.find("\nbaleen, rank 0 ends: rank 1 was killed by SIGKILL"), std::string::npos) << result.error;
   EXPECT_EQ(result.error.find("what to do"), std::string::npos) << result.error;
   EXPECT_TRUE(all_gone(ranks));
-  EXPECT_EQ(shared_memory_segments(), segments);
+  EXPECT_EQ(shared_memory_files(), segments);
 }
 
 TEST_F(KilledRun, KilledLauncherTakesItsRanksAlong) {

@@ -4,24 +4,17 @@
 #include <sys/wait.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <set>
 #include <string>
 
 #include "launch/launcher.h"
 #include "parallel/collective_programs.h"
+#include "support/shared_memory_files.h"
 
 namespace baleen {
 namespace {
 
 using ::testing::HasSubstr;
 using testing::ranks_running;
-
-std::set<std::string> shared_memory_files() {
-  std::set<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) out.insert(entry.path().filename().string());
-  return out;
-}
 
 // A job leaves no child, no descriptor and no file of ours in /dev/shm.
 class ProcessRanks : public ::testing::Test {
@@ -31,7 +24,7 @@ class ProcessRanks : public ::testing::Test {
     EXPECT_EQ(testing::open_descriptors(), descriptors_);
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
-    for (const std::string& name : shared_memory_files()) EXPECT_THAT(name, ::testing::Not(HasSubstr("baleen")));
+    for (const std::string& name : testing::shared_memory_files()) EXPECT_THAT(name, ::testing::Not(HasSubstr("baleen")));
   }
 
  private:

@@ -64,6 +64,7 @@ std::vector<TrainingRow> TrainingFixture::rows(const std::string& run) const {
   std::vector<TrainingRow> found;
   std::istringstream lines(read_text(std::filesystem::path(folder / run) / "metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
+    if (lines.eof()) break;  // without its end: the run is still writing it
     const auto object = parse_json(line, run);
     TrainingRow row;
     for (const auto& [key, value] : object.items()) row.fields[key] = dump_json(value);
