@@ -39,6 +39,7 @@ void Restart::expect_kills_to_lose_nothing(int wanted) {
   int kills = 0;
   while (command.running() && kills < wanted) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(range * static_cast<double>(random() % 1000) / 1000));
+    if (kills + 1 == wanted) wait_for_rows(command, "run", trained + 6);  // one at least after a checkpoint, however slow the starts
     const std::vector<pid_t> ranks = command.children();
     if (ranks.empty()) continue;
     kills += kill(ranks[random() % ranks.size()], SIGKILL) == 0 ? 1 : 0;
