@@ -288,6 +288,7 @@ void Trainer::finish_steps(int leave) {
         bad.tokens = tokens_;
         record(bad);
       }
+      if (error.code() == ExitCode::bad_numbers) meet_before_the_end();
       throw;
     }
     // Of a GPU only now: the next step has been enqueued, but has hardly begun.
@@ -308,10 +309,20 @@ void Trainer::finish_step(const StepResult& result, MetricsRow row) {
     return;  // of a future that is given up
   }
   if (metrics_ != nullptr) show_step(result, row, too_many);
-  if (too_many)
+  if (too_many) {
+    meet_before_the_end();
     throw Error(ExitCode::bad_numbers, fmt::format("the numbers went bad in {} steps in a row", skipped_in_a_row_), result.skipped,
                 "the weights are those before the first of them; go on from the last checkpoint with a lower optimizer.lr, or raise "
                 "fault.skip_limit");
+  }
+}
+
+void Trainer::meet_before_the_end() {
+  try {
+    axes_.everyone().barrier().wait();
+  } catch (const Error&) {
+    // A rank has failed for a reason of its own, which it tells itself: nobody is left to wait for.
+  }
 }
 
 void Trainer::show_step(const StepResult& result, MetricsRow& row, bool last) {

@@ -68,6 +68,8 @@ class Trainer {
   void finish_steps(int leave);
   void finish_step(const StepResult& result, MetricsRow row);
   void show_step(const StepResult& result, MetricsRow& row, bool last);
+  // Before all ranks give up for the same reason: the first that ends takes the others along, and rank 0 is to have its last row by then.
+  void meet_before_the_end();
   // Whether these are too many in a row.
   bool count_skipped(const StepResult& result);
   // Whether the loss of a step is a spike that the run is to go back for; remembers it where it is none.

@@ -45,6 +45,7 @@ Command::Command(const std::vector<std::string>& arguments, const std::map<std::
   redirect("/dev/null", STDIN_FILENO, O_RDONLY);
   redirect(out.c_str(), STDOUT_FILENO, O_WRONLY | O_CREAT);
   redirect(error.c_str(), STDERR_FILENO, O_WRONLY | O_CREAT);
+  setenv("TMPDIR", folder_.path().c_str(), 1);  // two mpiruns that share one remove each other's session directory
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
   execvp(argv[0], argv.data());
   _exit(127);
