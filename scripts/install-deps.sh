@@ -27,7 +27,7 @@ packages=(
 for argument in "$@"; do
   case "$argument" in
     --quickstart) ;;
-    --lint) packages+=(clang-format-19 clang-tidy-19) ;;
+    --lint) packages+=(clang-format-19 clang-tidy-19 libomp-19-dev) ;;
     --hip) packages+=(hipcc libamdhip64-dev) ;;
     *)
       echo "install-deps: unknown argument '$argument'; usage: scripts/install-deps.sh [--quickstart] [--lint] [--hip]" >&2

@@ -14,7 +14,7 @@ class HeldEvent final : public EventState {
   ~HeldEvent() override {
     try {
       event_.wait();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): whoever waits for the operation itself hears of it
+    } catch (...) {  // whoever waits for the operation itself hears of it
     }
   }
   HeldEvent(const HeldEvent&) = delete;

@@ -37,7 +37,7 @@ class Travelling {
     for (const Event& event : {arrived_, sent_}) {
       try {
         event.wait();
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is over, and another exception is on its way
+      } catch (const std::exception&) {  // it is over, and another exception is on its way
       }
     }
   }

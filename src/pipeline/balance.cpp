@@ -26,7 +26,7 @@ class Balance {
   template <class Contribution, class Join>
   std::vector<StageRange> best(const Contribution& contribution, const Join& join) {
     constexpr double never = std::numeric_limits<double>::infinity();
-    const auto width = static_cast<std::size_t>(layers_ + 1);
+    const auto width = static_cast<std::size_t>(layers_) + 1;
     std::vector<double> total(static_cast<std::size_t>(chunks_ + 1) * width, never);
     std::vector<int> begin(total.size(), -1);
     total[0] = 0;

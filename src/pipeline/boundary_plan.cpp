@@ -80,7 +80,7 @@ BoundaryPlan plan_boundary(const Schedule& schedule, int rank) {
       if (action.last_backward() && !schedule.last(chunk)) gradients.give_back(plan.entry(chunk, i));
     }
   }
-  const auto entries = static_cast<std::size_t>(schedule.virtual_stages * schedule.micro_batches);
+  const auto entries = static_cast<std::size_t>(schedule.virtual_stages) * static_cast<std::size_t>(schedule.micro_batches);
   plan.activation_slots = std::min(activations.taken, activations.most + 1);
   plan.gradient_slots = std::min(gradients.taken, gradients.most + 1);
   plan.saved_slots = saved.most;

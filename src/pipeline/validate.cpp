@@ -24,7 +24,7 @@ class Validator {
 
   Fault find() {
     if (Fault fault = check_shape()) return fault;
-    const auto entries = static_cast<std::size_t>(schedule_.chunks() * schedule_.micro_batches);
+    const auto entries = static_cast<std::size_t>(schedule_.chunks()) * static_cast<std::size_t>(schedule_.micro_batches);
     for (auto& places : place_) places.assign(entries, absent);
     for (int rank = 0; rank < schedule_.stages; ++rank)
       if (Fault fault = note_places(rank)) return fault;
@@ -43,7 +43,9 @@ class Validator {
   static constexpr std::int32_t absent = -1;
 
   const std::vector<Action>& table(int rank) const { return schedule_.ranks[static_cast<std::size_t>(rank)]; }
-  std::size_t entry(int chunk, int i) const { return static_cast<std::size_t>(chunk * schedule_.micro_batches + i); }
+  std::size_t entry(int chunk, int i) const {
+    return static_cast<std::size_t>(chunk) * static_cast<std::size_t>(schedule_.micro_batches) + static_cast<std::size_t>(i);
+  }
   std::int32_t place(ActionKind kind, int chunk, int i) const { return place_[index_of(kind)][entry(chunk, i)]; }
   bool present(ActionKind kind, int chunk, int i) const { return place(kind, chunk, i) != absent; }
 

@@ -121,7 +121,7 @@ Event GradientReduction::reduce_whole(int unit, Event filled) {
 Event GradientReduction::reduce_to_slice(int unit, Event filled) {
   const Tensor all = storage_.flat_gradients(unit), own = storage_.slice_gradients(unit);
   const auto count = static_cast<std::size_t>(own.elements());
-  const Event scattered = group_.reduce.reduce_scatter(all.data(), own.data(), count, own.dtype(), op_, filled);
+  Event scattered = group_.reduce.reduce_scatter(all.data(), own.data(), count, own.dtype(), op_, filled);
   if (group_.replicas == nullptr) return scattered;
   return group_.replicas->all_reduce(own.data(), own.data(), count, own.dtype(), op_, scattered);
 }

@@ -23,7 +23,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
     const auto row = parse_json(line, "");
     const auto step = row.find("step");
     if (step != row.end() && step->is_number_integer()) return step->get<std::int64_t>();
-  } catch (const Error&) {
+  } catch (const Error&) {  // no row
   }
   return std::nullopt;
 }

@@ -38,7 +38,7 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
       data_(std::move(data)),
       world_(world),
       run_(std::move(run)),
-      resume_(resume),
+      resume_(std::move(resume)),
       stop_(std::move(stop)),
       trace_file_(std::move(trace)),
       device_(create_training_device(config_, world)),

@@ -21,7 +21,7 @@
 #include "base/log.h"
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // the header's contract: the library it takes its functions from
+void* cudnn_dlhandle = nullptr;  // NOLINT: the header's contract: the library it takes its functions from
 }
 
 namespace baleen::ops::gpu {

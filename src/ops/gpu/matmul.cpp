@@ -146,7 +146,7 @@ class Product {
  private:
   template <class Attribute, class Value>
   void set(Attribute attribute, const Value& value) const {
-    blas_check(blas_.desc_set(description_.get(), attribute, &value, sizeof value), "describing a product");
+    blas_check(blas_.desc_set(description_.get(), attribute, static_cast<const void*>(&value), sizeof value), "describing a product");
   }
   void set_pointers(const Operands& on) const {
     if (on.bias != nullptr) set(gpublas_desc_bias, on.bias);
