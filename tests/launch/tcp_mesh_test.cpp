@@ -76,11 +76,11 @@ TEST(TcpMesh, NoRankTakesThePortWhereAllMeet) {
   }
 }
 
-// Two sockets that call each other's port at once, or one that calls its own, are connected without anybody having listened.
+// A socket that calls its own port is connected without anybody having listened. Linux calls from even ports first.
 TEST(TcpMesh, NobodyIsConnectedToHimself) {
   const bool made = on_a_network_with(4, [] {
     std::string why;
-    const SocketAddress nobody = resolve("127.0.0.1", first_port + 1, why).at(0);
+    const SocketAddress nobody = resolve("127.0.0.1", first_port, why).at(0);
     for (int call = 0; call < 50; ++call) {
       EXPECT_FALSE(connect_to(nobody, std::chrono::milliseconds(1000), why).valid());
       EXPECT_EQ(why, std::strerror(ECONNREFUSED));
