@@ -9,7 +9,9 @@ inline constexpr std::int32_t ignore_index = -100;  // a target without loss and
 
 namespace cpu {
 void cross_entropy_forward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets);
-void cross_entropy_forward_backward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale);
+std::size_t cross_entropy_workspace(const Tensor& logits);
+void cross_entropy_forward_backward(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale,
+                                    void* workspace);
 }  // namespace cpu
 namespace gpu {
 std::size_t cross_entropy_workspace(std::int64_t rows);
@@ -42,15 +44,16 @@ inline void cross_entropy_forward(Context& context, const Tensor& loss_sum, cons
 inline void cross_entropy_forward_backward(Context& context, const Tensor& loss_sum, const Tensor& logits, const Tensor& targets,
                                            const Tensor& gradient_scale, std::int64_t vocabulary = 0) {
   const Arena::Scope scope(context.scratch);
-  const Tensor losses =
-      workspace(context, "cross-entropy workspace", no_bytes, [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
+  const Tensor space = workspace(
+      context, "cross-entropy workspace", [&] { return cpu::cross_entropy_workspace(logits); },
+      [&] { return gpu::cross_entropy_workspace(logits.size(0)); });
   dispatch(
       context,
       [&] {
         BALEEN_CHECK(vocabulary == 0 || vocabulary == logits.size(1), vocabulary, logits.size(1));
-        cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale);
+        cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale, space.data());
       },
-      [&] { gpu::cross_entropy_forward_backward(context.stream, loss_sum, logits, targets, gradient_scale, vocabulary, losses.data()); });
+      [&] { gpu::cross_entropy_forward_backward(context.stream, loss_sum, logits, targets, gradient_scale, vocabulary, space.data()); });
 }
 
 }  // namespace baleen::ops

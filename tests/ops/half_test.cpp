@@ -251,8 +251,8 @@ TEST_P(InHalves, CrossEntropy) {
   double loss = 0, want_loss = 0, forward_loss = 0;
   const auto sum = [](double& value) { return Tensor(&value, DType::f64, {1}); };
   cpu::cross_entropy_forward(sum(forward_loss), logits.half.tensor({rows, columns}), at);
-  cpu::cross_entropy_forward_backward(sum(loss), logits.half.tensor({rows, columns}), at, Tensor(&scale, DType::f32, {1}));
-  cpu::cross_entropy_forward_backward(sum(want_loss), logits.wide.tensor({rows, columns}), at, Tensor(&scale, DType::f32, {1}));
+  cross_entropy_with_gradient(sum(loss), logits.half.tensor({rows, columns}), at, Tensor(&scale, DType::f32, {1}));
+  cross_entropy_with_gradient(sum(want_loss), logits.wide.tensor({rows, columns}), at, Tensor(&scale, DType::f32, {1}));
   EXPECT_NEAR(loss, want_loss, 1e-6 * want_loss);
   EXPECT_EQ(forward_loss, loss);
   expect_rounded(logits.half, logits.wide, "d_logits");

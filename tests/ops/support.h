@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "ops/cross_entropy.h"
 #include "ops/threads.h"
 #include "tensor/tensor.h"
 
@@ -116,6 +117,12 @@ class Workspace {
  private:
   void* data_;
 };
+
+// The operation with a workspace of its own.
+inline void cross_entropy_with_gradient(const Tensor& loss_sum, const Tensor& logits, const Tensor& targets, const Tensor& gradient_scale) {
+  const Workspace space(cpu::cross_entropy_workspace(logits));
+  cpu::cross_entropy_forward_backward(loss_sum, logits, targets, gradient_scale, space.data());
+}
 
 // ‖got - want‖ / ‖want‖; infinite when anything is not a number. Two empty or zero arrays are equal.
 inline double relative_error(const std::vector<double>& got, const std::vector<double>& want) {

@@ -62,23 +62,6 @@ void SoftmaxTile(const TileMask& mask, std::int64_t queries, std::int64_t keys, 
   }
 }
 
-// out [queries, D] = sums / total; lse [queries].
-template <class T>
-void FinishTile(const AttentionShape& shape, const QueryTile& queries, const ForwardTiles& tiles, T* out, float* lse) {
-  const FloatTag d;
-  const std::int64_t padded = padded_head_dim(shape.head_dim);
-  constexpr double ln2 = 0.69314718055994530942;
-  for (std::int64_t r = 0; r < queries.count; ++r) {
-    const float total = tiles.total[r];
-    lse[r] = total == 0 ? -std::numeric_limits<float>::infinity()
-                        : static_cast<float>(ln2 * (static_cast<double>(tiles.greatest[r]) + std::log2(static_cast<double>(total))));
-    const FloatVec inverse = hn::Set(d, total == 0 ? 0.0f : 1.0f / total);
-    ForVectors(static_cast<std::size_t>(shape.head_dim), [&](std::size_t i, auto part) HWY_ATTR {
-      StoreVec(hn::Mul(hn::Load(d, tiles.sums + r * padded + static_cast<std::int64_t>(i)), inverse), out + r * shape.out_stride + i, part);
-    });
-  }
-}
-
 // A tile of keys as fp32, in place or packed.
 HWY_INLINE TileOperand KeyRows(std::int64_t, std::int64_t, const float* from, std::int64_t stride, float*) {
   return {from, stride, 1};
@@ -113,7 +96,7 @@ void ForwardTile(const AttentionShape& shape, const QueryTile& queries, T* out, 
     PackRows(keys, head_dim, v + first * shape.key_stride, shape.key_stride, tiles.values, padded);
     TileProduct<true>(queries.count, width, keys, {tiles.scores, 1, query_tile}, tiles.values, padded, tiles.sums, padded, mask.by_query());
   }
-  FinishTile(shape, queries, tiles, out, lse);
+  FinishQueries(shape, queries.count, tiles.greatest, tiles.total, tiles.sums, out, lse);
 }
 
 // `at`: the elements where this tile's queries, outputs and log-sum-exps and the sequence's keys begin.

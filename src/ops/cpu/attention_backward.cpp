@@ -63,7 +63,6 @@ namespace baleen::ops::cpu::HWY_NAMESPACE {
 template <class T>
 void PackQueries(const AttentionShape& shape, const KeyHead<T>& head, std::int64_t h, const QueryTile& queries,
                  const BackwardTiles& tiles) {
-  const FloatTag d;
   const std::int64_t head_dim = shape.head_dim, padded = padded_head_dim(head_dim);
   constexpr float log2e = 1.44269504088896340736f;
   const T* q = head.q + queries.first * shape.query_stride + h * head_dim;
@@ -75,14 +74,8 @@ void PackQueries(const AttentionShape& shape, const KeyHead<T>& head, std::int64
   PackTransposed(queries.count, head_dim, 1.0f, d_out, shape.out_stride, tiles.d_out_t);
   std::fill_n(tiles.lse, query_tile, 0.0f);
   std::fill_n(tiles.delta, query_tile, 0.0f);
-  for (std::int64_t r = 0; r < queries.count; ++r) {
-    FloatVec sum = hn::Zero(d);
-    ForVectors(static_cast<std::size_t>(head_dim), [&](std::size_t i, auto part) HWY_ATTR {
-      sum = Fma(LoadVec(d_out + r * shape.out_stride + i, part), LoadVec(out + r * shape.out_stride + i, part), sum);
-    });
-    tiles.delta[r] = SumLanes(sum);
-    tiles.lse[r] = head.lse[h * shape.query_length + queries.first + r] * log2e;
-  }
+  QueryStatistics(queries.count, head_dim, d_out, shape.out_stride, out, shape.out_stride,
+                  head.lse + h * shape.query_length + queries.first, tiles.delta, tiles.lse);
 }
 
 // Scores become probabilities, and d_scores, which holds ∂P, the gradient of the scores.
@@ -132,18 +125,6 @@ void BackwardQueryTile(const AttentionShape& shape, const QueryTile& queries, co
     TileProduct<true>(queries.count, width, keys, {tiles.d_scores, 1, query_tile}, tiles.keys + at, padded, tiles.d_queries, padded,
                       mask.by_query());
   }
-}
-
-// to [rows, D] = factor · from [rows, padded D].
-template <class T>
-void UnpackScaled(std::int64_t rows, std::int64_t width, float factor, const float* from, T* to, std::int64_t to_stride) {
-  const FloatTag d;
-  const std::int64_t padded = padded_head_dim(width);
-  for (std::int64_t row = 0; row < rows; ++row)
-    ForVectors(static_cast<std::size_t>(width), [&](std::size_t i, auto part) HWY_ATTR {
-      StoreVec(hn::Mul(hn::Load(d, from + row * padded + static_cast<std::int64_t>(i)), hn::Set(d, factor)), to + row * to_stride + i,
-               part);
-    });
 }
 
 template <class T>

@@ -2,7 +2,6 @@
 
 #include <omp.h>
 
-#include <cmath>
 #include <limits>
 
 #include "ops/cpu/copy_rows.h"
@@ -11,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_halves.cpp"
 #include <hwy/foreach_target.h>
-#include "ops/cpu/vector-inl.h"
+#include "ops/cpu/attention_tiles-inl.h"
 
 namespace baleen::ops::cpu {
 #ifndef BALEEN_OPS_CPU_ATTENTION_HALVES_ONCE
@@ -25,16 +24,13 @@ struct HalvesForward {
   float* sums;              // [queries, D]: Σ probability · value
   float *greatest, *total;  // [queries]: the running maximum of scale · log2(e) · score, and Σ probability
   std::byte* scratchpad;
-  std::size_t bytes;
 
-  HalvesForward(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes, void* memory) {
-    Carver carver(memory);
-    for (BFloat16** whole : {&q, &k, &v}) *whole = carver.take<BFloat16>(tile * shape.head_dim);
-    scores = carver.take<float>(tile * tile), p = carver.take<BFloat16>(tile * tile);
-    sums = carver.take<float>(tile * shape.head_dim);
-    greatest = carver.take<float>(tile), total = carver.take<float>(tile);
-    scratchpad = reinterpret_cast<std::byte*>(carver.take<std::uint8_t>(static_cast<std::int64_t>(scratchpad_bytes)));
-    bytes = carver.bytes();
+  HalvesForward(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes, Arena& arena) {
+    for (BFloat16** whole : {&q, &k, &v}) *whole = take<BFloat16>(arena, "attention tiles", tile * shape.head_dim);
+    scores = take<float>(arena, "attention tiles", tile * tile), p = take<BFloat16>(arena, "attention tiles", tile * tile);
+    sums = take<float>(arena, "attention tiles", tile * shape.head_dim);
+    greatest = take<float>(arena, "attention tiles", tile), total = take<float>(arena, "attention tiles", tile);
+    scratchpad = reinterpret_cast<std::byte*>(take<std::uint8_t>(arena, "attention tiles", static_cast<std::int64_t>(scratchpad_bytes)));
   }
 };
 
@@ -77,17 +73,8 @@ void HalvesSoftmax(std::int64_t queries, std::int64_t keys, std::int64_t head_di
   }
 }
 
-// out [queries, D] = sums / total; lse [queries].
 void HalvesFinish(const AttentionShape& shape, std::int64_t queries, const HalvesForward& t, BFloat16* out, float* lse) {
-  const FloatTag d;
-  constexpr double ln2 = 0.69314718055994530942;
-  for (std::int64_t r = 0; r < queries; ++r) {
-    lse[r] = static_cast<float>(ln2 * (static_cast<double>(t.greatest[r]) + std::log2(static_cast<double>(t.total[r]))));
-    const FloatVec inverse = hn::Set(d, 1.0f / t.total[r]);
-    ForVectors(static_cast<std::size_t>(shape.head_dim), [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Mul(LoadVec(t.sums + r * shape.head_dim + i, width), inverse), out + r * shape.out_stride + i, width);
-    });
-  }
+  FinishQueries(shape, queries, t.greatest, t.total, t.sums, out, lse);
 }
 
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
@@ -129,21 +116,20 @@ std::size_t forward_scratchpad(const AttentionShape& shape, const HalvesTiles& t
 std::size_t halves_forward_workspace(const AttentionShape& shape) {
   const HalvesTiles tiles(shape);
   return static_cast<std::size_t>(omp_get_max_threads()) *
-         HalvesForward(shape, tiles.tile(), forward_scratchpad(shape, tiles), nullptr).bytes;
+         thread_bytes<HalvesForward>(shape, tiles.tile(), forward_scratchpad(shape, tiles));
 }
 
 void halves_forward(const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k, const Tensor& v,
                     void* workspace) {
   const HalvesTiles tiles(shape);
-  const std::size_t scratchpad_bytes = forward_scratchpad(shape, tiles);
+  const std::size_t scratchpad_bytes = forward_scratchpad(shape, tiles),
+                    bytes = thread_bytes<HalvesForward>(shape, tiles.tile(), scratchpad_bytes);
   const std::int64_t heads = shape.batch * shape.heads, group = shape.heads / shape.kv_heads, head_dim = shape.head_dim;
   const float factor = shape.scale * 1.44269504088896340736f;
   // The last tiles of queries see the most keys: they go first, so that the threads end together.
   parallel_tasks(heads * tiles.tiles(), [&](std::int64_t task, int thread) {
     const OneThread alone;
-    const std::size_t bytes = HalvesForward(shape, tiles.tile(), scratchpad_bytes, nullptr).bytes;
-    const HalvesForward t(shape, tiles.tile(), scratchpad_bytes,
-                          static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * bytes);
+    const auto t = thread_space<HalvesForward>(shape, tiles.tile(), scratchpad_bytes, workspace, thread, bytes);
     const std::int64_t tile = tiles.tiles() - 1 - task / heads, b = task / shape.heads % shape.batch, h = task % shape.heads;
     const std::int64_t queries = tiles.size(tile), first = tile * tiles.tile(), token = b * shape.query_length + first;
     const Matrix rows(q.as<BFloat16>() + token * shape.query_stride + h * head_dim, DType::bf16, queries, head_dim, shape.query_stride);

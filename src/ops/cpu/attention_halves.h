@@ -57,21 +57,23 @@ inline std::size_t scratchpad_of(const Matrix& out, const Matrix& a, const Matri
   return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
 }
 
-// Cuts a thread's memory into arrays; with null, counts its bytes.
-class Carver {
- public:
-  explicit Carver(void* memory) : begin_(static_cast<std::byte*>(memory)) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    std::byte* const at = begin_ == nullptr ? nullptr : begin_ + bytes_;
-    bytes_ += aligned_bytes(count, dtype_of<T>::value);
-    return reinterpret_cast<T*>(at);
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::byte* begin_;
-  std::size_t bytes_ = 0;
-};
+// `Space` is what a thread needs, built on an arena; all threads' lie one behind the other.
+template <class Space>
+std::size_t thread_bytes(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes) {
+  Arena arena;
+  Space(shape, tile, scratchpad_bytes, arena);
+  return aligned_bytes(static_cast<std::int64_t>(arena.peak()), DType::u8);
+}
+template <class Space>
+Space thread_space(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes, void* workspace, int thread,
+                   std::size_t bytes) {
+  Arena arena;
+  arena.bind(static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * bytes, bytes);
+  return Space(shape, tile, scratchpad_bytes, arena);
+}
+template <class T>
+T* take(Arena& arena, const char* name, std::int64_t count) {
+  return static_cast<T*>(allocate(arena, name, dtype_of<T>::value, {count}).data());
+}
 
 }  // namespace baleen::ops::cpu

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_halves_backward.cpp"
 #include <hwy/foreach_target.h>
-#include "ops/cpu/vector-inl.h"
+#include "ops/cpu/attention_tiles-inl.h"
 
 namespace baleen::ops::cpu {
 #ifndef BALEEN_OPS_CPU_ATTENTION_HALVES_BACKWARD_ONCE
@@ -27,19 +27,16 @@ struct HalvesBackward {
   BFloat16* d_s_by_query;  // [queries, keys]
   float *lse, *delta;      // [queries]: the log-sum-exp in units of log 2; Σ ∂out ∘ out
   std::byte* scratchpad;
-  std::size_t bytes;
 
-  HalvesBackward(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes, void* memory) {
-    Carver carver(memory);
-    for (BFloat16** whole : {&k, &v}) *whole = carver.take<BFloat16>(shape.key_length * shape.head_dim);
-    for (float** whole : {&d_k, &d_v}) *whole = carver.take<float>(shape.key_length * shape.head_dim);
-    for (BFloat16** rows : {&q, &d_out}) *rows = carver.take<BFloat16>(tile * shape.head_dim);
-    d_q = carver.take<float>(tile * shape.head_dim);
-    for (float** square : {&scores, &d_p}) *square = carver.take<float>(tile * tile);
-    for (BFloat16** square : {&p, &d_s, &d_s_by_query}) *square = carver.take<BFloat16>(tile * tile);
-    for (float** row : {&lse, &delta}) *row = carver.take<float>(tile);
-    scratchpad = reinterpret_cast<std::byte*>(carver.take<std::uint8_t>(static_cast<std::int64_t>(scratchpad_bytes)));
-    bytes = carver.bytes();
+  HalvesBackward(const AttentionShape& shape, std::int64_t tile, std::size_t scratchpad_bytes, Arena& arena) {
+    for (BFloat16** whole : {&k, &v}) *whole = take<BFloat16>(arena, "attention tiles", shape.key_length * shape.head_dim);
+    for (float** whole : {&d_k, &d_v}) *whole = take<float>(arena, "attention tiles", shape.key_length * shape.head_dim);
+    for (BFloat16** rows : {&q, &d_out}) *rows = take<BFloat16>(arena, "attention tiles", tile * shape.head_dim);
+    d_q = take<float>(arena, "attention tiles", tile * shape.head_dim);
+    for (float** square : {&scores, &d_p}) *square = take<float>(arena, "attention tiles", tile * tile);
+    for (BFloat16** square : {&p, &d_s, &d_s_by_query}) *square = take<BFloat16>(arena, "attention tiles", tile * tile);
+    for (float** row : {&lse, &delta}) *row = take<float>(arena, "attention tiles", tile);
+    scratchpad = reinterpret_cast<std::byte*>(take<std::uint8_t>(arena, "attention tiles", static_cast<std::int64_t>(scratchpad_bytes)));
   }
 };
 
@@ -51,16 +48,7 @@ namespace baleen::ops::cpu::HWY_NAMESPACE {
 
 // delta and lse of a tile of queries whose ∂out is in t; out and lse stand at its first.
 void HalvesQueries(const AttentionShape& shape, std::int64_t queries, const BFloat16* out, const float* lse, const HalvesBackward& t) {
-  const FloatTag d;
-  constexpr float log2e = 1.44269504088896340736f;
-  for (std::int64_t r = 0; r < queries; ++r) {
-    FloatVec sum = hn::Zero(d);
-    ForVectors(static_cast<std::size_t>(shape.head_dim), [&](std::size_t i, auto width) HWY_ATTR {
-      sum = Fma(LoadVec(t.d_out + r * shape.head_dim + i, width), LoadVec(out + r * shape.out_stride + i, width), sum);
-    });
-    t.delta[r] = SumLanes(sum);
-    t.lse[r] = lse[r] * log2e;
-  }
+  QueryStatistics(queries, shape.head_dim, t.d_out, shape.head_dim, out, shape.out_stride, lse, t.delta, t.lse);
 }
 
 // p and d_s of scores and d_p, which is ∂P. On the diagonal key r is seen by queries from r on. queries counts whole vectors.
@@ -89,13 +77,8 @@ void HalvesGradients(std::int64_t queries, std::int64_t keys, bool diagonal, flo
   }
 }
 
-// to [rows, D], `stride` apart, = factor · from [rows, D].
 void HalvesStore(std::int64_t rows, std::int64_t head_dim, float factor, const float* from, BFloat16* to, std::int64_t stride) {
-  const FloatTag d;
-  for (std::int64_t row = 0; row < rows; ++row)
-    ForVectors(static_cast<std::size_t>(head_dim), [&](std::size_t i, auto width) HWY_ATTR {
-      StoreVec(hn::Mul(LoadVec(from + row * head_dim + i, width), hn::Set(d, factor)), to + row * stride + i, width);
-    });
+  UnpackScaled(rows, head_dim, factor, from, to, stride);
 }
 
 }  // namespace baleen::ops::cpu::HWY_NAMESPACE
@@ -144,13 +127,14 @@ void backward_pair(const AttentionShape& shape, const HalvesTiles& tiles, std::i
 std::size_t halves_backward_workspace(const AttentionShape& shape) {
   const HalvesTiles tiles(shape);
   return static_cast<std::size_t>(omp_get_max_threads()) *
-         HalvesBackward(shape, tiles.tile(), backward_scratchpad(shape, tiles), nullptr).bytes;
+         thread_bytes<HalvesBackward>(shape, tiles.tile(), backward_scratchpad(shape, tiles));
 }
 
 void halves_backward(const AttentionShape& shape, const Tensor& d_q, const Tensor& d_k, const Tensor& d_v, const Tensor& d_out,
                      const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse, void* workspace) {
   const HalvesTiles tiles(shape);
-  const std::size_t scratchpad_bytes = backward_scratchpad(shape, tiles);
+  const std::size_t scratchpad_bytes = backward_scratchpad(shape, tiles),
+                    bytes = thread_bytes<HalvesBackward>(shape, tiles.tile(), scratchpad_bytes);
   const std::int64_t group = shape.heads / shape.kv_heads, head_dim = shape.head_dim, length = shape.key_length;
   const auto rows = [&](const Tensor& of, std::int64_t at, std::int64_t count, std::int64_t stride) {
     return Matrix(of.as<BFloat16>() + at, DType::bf16, count, head_dim, stride);
@@ -158,9 +142,7 @@ void halves_backward(const AttentionShape& shape, const Tensor& d_q, const Tenso
   // The query heads of a group follow each other inside one task: the sums over them have one order.
   parallel_tasks(shape.batch * shape.kv_heads, [&](std::int64_t task, int thread) {
     const OneThread alone;
-    const std::size_t bytes = HalvesBackward(shape, tiles.tile(), scratchpad_bytes, nullptr).bytes;
-    const HalvesBackward t(shape, tiles.tile(), scratchpad_bytes,
-                           static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * bytes);
+    const auto t = thread_space<HalvesBackward>(shape, tiles.tile(), scratchpad_bytes, workspace, thread, bytes);
     const std::int64_t b = task / shape.kv_heads, kv_head = task % shape.kv_heads, key = b * length * shape.key_stride + kv_head * head_dim;
     copy_rows(dense(t.k, DType::bf16, length, head_dim), rows(k, key, length, shape.key_stride), /*streamed=*/false);
     copy_rows(dense(t.v, DType::bf16, length, head_dim), rows(v, key, length, shape.key_stride), /*streamed=*/false);

@@ -7,6 +7,9 @@
 #define BALEEN_OPS_CPU_ATTENTION_TILES_INL_H
 #endif
 
+#include <cmath>
+#include <limits>
+
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/tile_product-inl.h"
 
@@ -64,6 +67,47 @@ void PackTransposed(std::int64_t rows, std::int64_t width, float factor, const T
       to[i * query_tile + row] = factor * ToFloat(from[row * from_stride + i]);
   for (std::int64_t i = 0; i < width && rows < query_tile; ++i)
     for (std::int64_t row = rows; row < query_tile; ++row) to[i * query_tile + row] = 0;
+}
+
+// to [rows, width], `to_stride` apart, = factor · from [rows, padded width].
+template <class T>
+void UnpackScaled(std::int64_t rows, std::int64_t width, float factor, const float* from, T* to, std::int64_t to_stride) {
+  const FloatTag d;
+  const std::int64_t padded = padded_head_dim(width);
+  for (std::int64_t row = 0; row < rows; ++row)
+    ForVectors(static_cast<std::size_t>(width), [&](std::size_t i, auto part) HWY_ATTR {
+      StoreVec(hn::Mul(hn::Load(d, from + row * padded + static_cast<std::int64_t>(i)), hn::Set(d, factor)), to + row * to_stride + i,
+               part);
+    });
+}
+
+// What a tile of queries has seen: the maximum of their scores, in units of log 2, Σ probability, and Σ probability · value [queries,
+// padded D], relative to it. out [queries, D] and lse [queries] follow; a query that has seen no key has the output 0.
+template <class T>
+void FinishQueries(const AttentionShape& shape, std::int64_t queries, const float* greatest, const float* total, const float* sums, T* out,
+                   float* lse) {
+  constexpr double ln2 = 0.69314718055994530942;
+  for (std::int64_t r = 0; r < queries; ++r) {
+    lse[r] = total[r] == 0 ? -std::numeric_limits<float>::infinity()
+                           : static_cast<float>(ln2 * (static_cast<double>(greatest[r]) + std::log2(static_cast<double>(total[r]))));
+    UnpackScaled(1, shape.head_dim, total[r] == 0 ? 0.0f : 1.0f / total[r], sums + r * padded_head_dim(shape.head_dim),
+                 out + r * shape.out_stride, shape.out_stride);
+  }
+}
+
+// delta [queries] = Σ ∂out ∘ out, and the log-sum-exp in units of log 2, of queries whose ∂out and out lie in rows so far apart.
+template <class T>
+void QueryStatistics(std::int64_t queries, std::int64_t head_dim, const T* d_out, std::int64_t d_out_stride, const T* out,
+                     std::int64_t out_stride, const float* lse, float* delta, float* lse_of_two) {
+  constexpr float log2e = 1.44269504088896340736f;
+  for (std::int64_t r = 0; r < queries; ++r) {
+    FloatVec sum = hn::Zero(FloatTag());
+    ForVectors(static_cast<std::size_t>(head_dim), [&](std::size_t i, auto part) HWY_ATTR {
+      sum = Fma(LoadVec(d_out + r * d_out_stride + i, part), LoadVec(out + r * out_stride + i, part), sum);
+    });
+    delta[r] = SumLanes(sum);
+    lse_of_two[r] = lse[r] * log2e;
+  }
 }
 
 // Which of the keys [first_key, first_key + keys) of a tile the queries of a tile see. Query r sees key c when c <= r + shift, and when
