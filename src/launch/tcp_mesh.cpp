@@ -67,16 +67,14 @@ bool talk(const Descriptor& connection, Handshake& handshake, std::string outgoi
   }
 }
 
-// Listens on any free port, which `address` then holds, but for the one where rank 0 wants to be met: it may be on this machine, too.
-Descriptor listen_anywhere(const TcpMeeting& meeting, SocketAddress& address) {
-  const SocketAddress wanted = address;
+// Listens on any free port of `address` but the one where rank 0 wants to be met: it may be on this machine, too.
+Descriptor listen_anywhere(const TcpMeeting& meeting, const SocketAddress& address) {
   std::vector<Descriptor> unwanted;
   while (true) {
-    address = wanted;
     Descriptor listener = listen_on(address);
     if (!listener.valid()) throw failure(meeting, "cannot listen on " + address.text() + ": " + std::strerror(errno));
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address.value), &address.length);
-    if (ntohs(port_of(address)) != meeting.port) return listener;
+    SocketAddress own = own_of(listener.get());
+    if (ntohs(port_of(own)) != meeting.port) return listener;
     unwanted.push_back(std::move(listener));  // held meanwhile: the next is another
   }
 }
@@ -91,8 +89,8 @@ class Mesh {
         peers_(static_cast<std::size_t>(meeting.size)) {}
 
   std::vector<Descriptor> connect_all() {
-    SocketAddress address = own_address(meeting_);
-    const Descriptor listener = listen_anywhere(meeting_, address);
+    const Descriptor listener = listen_anywhere(meeting_, own_address(meeting_));
+    const SocketAddress address = own_of(listener.get());
     std::string own(reinterpret_cast<const char*>(&address.value), address.length);
     const std::vector<std::string> all = meet(meeting_, own);
     deadline_ = Clock::now() + meeting_.timeout;
