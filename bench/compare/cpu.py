@@ -2,10 +2,11 @@
 """`baleen bench train` on the CPU beside PyTorch (eager and torch.compile) and llm.c, taking turns; see cpu.sh.
 
     cpu.py [--rounds N] [--steps N] [--threads N] [--cases gpt2-fp32,gpt2-bf16,llama-fp32,llama-bf16,ddp-fp32,ddp-bf16,ranks]
-           [--torch PYTHON] [--llmc-program PROGRAM] [--no-compile] [--cpus 0,1] [--baleen BINARY]
+           [--torch PYTHON] [--llmc-program PROGRAM] [--no-compile] [--cpus 0,1] [--baleen BINARY] [--before BINARY]
 
-Prints each program's median tokens/s and the median over rounds of the first one's speed divided by its own in the same round, and the GEMM rate of oneDNN
-beside what baleen reaches of it (model FLOPs with full attention: 6N + 12·L·C·T a token, N without the position table).
+Prints each program's median tokens/s and the median over rounds of the first one's speed divided by its own in the same round, and the GEMM rate of oneDNN,
+measured before and after baleen's turn in every round, with the median over rounds of baleen's part of it (model FLOPs with full attention: 6N + 12·L·C·T a
+token, N without the position table). --before is another baleen that takes turns with the first.
 """
 import argparse
 import json
@@ -121,37 +122,55 @@ class Baleen:
         self.file.close()
 
 
-def turns(title, programs, arguments, steps, flops, rate):
-    """Every program once a round; the first is baleen."""
+def turns(title, programs, arguments, steps, flops=0, rate=None):
+    """Every program once a round; the first is baleen. rate() is the GEMM rate of the moment."""
     rounds, programs = arguments.rounds, [program for program in programs if program.started(arguments.cpus)]
-    speeds = {program.name: [] for program in programs}
+    speeds, rates = {program.name: [] for program in programs}, []
     for _ in range(rounds):
         for program in programs:
+            first = rate is not None and program is programs[0]
+            before = rate() if first else 0
             speeds[program.name].append(program.measure(steps))
+            if first:
+                rates.append((before + rate()) / 2)
     for program in programs:
         program.close()
-    spread = {name: (max(values) - min(values)) / statistics.median(values) for name, values in speeds.items()}
+    spread = lambda values: 100 * (max(values) - min(values)) / statistics.median(values)
     ours = speeds[programs[0].name]
     print(f"\n{title} ({rounds} rounds of {steps} steps)", flush=True)
     for name, values in speeds.items():
-        ratio = statistics.median(a / b for a, b in zip(ours, values))
-        print(f"  {name:<34} {statistics.median(values):>9.1f} tokens/s (spread {100 * spread[name]:3.0f} %)   first / this {ratio:6.3f}", flush=True)
-    if rate:
-        reached = statistics.median(ours) * flops / 1e9
-        print(f"  {'baleen of the GEMM rate':<34} {reached:>9.1f} of {rate:.1f} GFLOP/s   {reached / rate:12.3f}", flush=True)
+        ratios = [a / b for a, b in zip(ours, values)]
+        print(
+            f"  {name:<34} {statistics.median(values):>9.1f} tokens/s (best {max(values):.1f}, spread {spread(values):3.0f} %)"
+            f"   first / this {statistics.median(ratios):6.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+            flush=True,
+        )
+    if rates:
+        reached = [speed * flops / 1e9 for speed in ours]
+        parts = [part / rate for part, rate in zip(reached, rates)]
+        print(
+            f"  {'baleen of the GEMM rate':<34} {statistics.median(reached):>9.1f} of {statistics.median(rates):.1f} GFLOP/s (spread {spread(rates):3.0f} %)"
+            f"   {statistics.median(parts):.3f} ({min(parts):.3f} to {max(parts):.3f}); best of best {max(reached) / max(rates):.3f}",
+            flush=True,
+        )
 
 
 def gemm_rate(arguments, dtype):
+    """Prints the library's version and rates, and returns a function that measures the better one; None without the program."""
     program = ROOT / "build/release/matmul_rate" if arguments.rate is None else Path(arguments.rate)
     if not program.exists():
         print("GEMM rate: skipped, build the target matmul_rate for it")
         return None
     settle = (lambda: os.sched_setaffinity(0, arguments.cpus)) if arguments.cpus else None
-    run = subprocess.run([program, dtype], stdout=subprocess.PIPE, text=True, env=tuned(arguments.threads), preexec_fn=settle)
-    lines = run.stdout.splitlines()
+
+    def measure():
+        run = subprocess.run([program, dtype], stdout=subprocess.PIPE, text=True, env=tuned(arguments.threads), preexec_fn=settle)
+        return run.stdout.splitlines()
+
+    lines = measure()
     for line in lines:
         print(line)
-    return float(lines[-1].split()[-2]) if lines else None
+    return (lambda: float(measure()[-1].split()[-2])) if lines else None
 
 
 def torch_peer(arguments, name, model, dtype, threads, compiled, ranks=1, accumulate=1):
@@ -176,22 +195,27 @@ def peers(arguments, model, dtype, **how):
 def run_case(case, arguments):
     kind, _, dtype = case.partition("-")
     steps = arguments.steps
+
+    def baleens(name, *what, **how):
+        binaries = {name: arguments.baleen} | ({f"{name}, before": arguments.before} if arguments.before else {})
+        return [Baleen(label, binary, *what, **how) for label, binary in binaries.items()]
+
     if kind in SHAPES:
         rate = gemm_rate(arguments, dtype)
-        ours = Baleen("baleen", arguments.baleen, kind, dtype, arguments.threads)
+        ours = baleens("baleen", kind, dtype, arguments.threads)
         others = peers(arguments, kind, dtype, threads=arguments.threads)
-        turns(f"{kind} {dtype}, {arguments.threads} threads", [ours, *others], arguments, steps, SHAPES[kind][4], rate)
+        turns(f"{kind} {dtype}, {arguments.threads} threads", [*ours, *others], arguments, steps, SHAPES[kind][4], rate)
     elif kind == "ddp":
         # 8,192 tokens a step on two ranks of one thread.
-        ours = Baleen("baleen 2 x 1", arguments.baleen, "gpt2", dtype, 1, ranks=2, accumulate=4)
+        ours = baleens("baleen 2 x 1", "gpt2", dtype, 1, ranks=2, accumulate=4)
         others = peers(arguments, "gpt2", dtype, threads=1, ranks=2, accumulate=4)
-        turns(f"gpt2 {dtype}, 2 ranks x 1 thread, 8,192 tokens a step", [ours, *others], arguments, max(1, steps // 3), 0, None)
+        turns(f"gpt2 {dtype}, 2 ranks x 1 thread, 8,192 tokens a step", [*ours, *others], arguments, max(1, steps // 3))
     elif kind == "ranks":
         # The same 8,192 tokens a step on one thread, on two ranks of one, on one rank of two.
         make = lambda name, threads, ranks, *settings: Baleen(name, arguments.baleen, "gpt2", "fp32", threads, ranks, 8 // ranks, settings)
         programs = [make("2 ranks x 1 thread", 1, 2), make("1 rank x 1 thread", 1, 1), make("1 rank x 2 threads", 2, 1)]
         programs.append(make("2 ranks x 1 thread, no overlap", 1, 2, "comm.overlap=false"))
-        turns("gpt2 fp32, 8,192 tokens a step", programs, arguments, max(1, steps // 3), 0, None)
+        turns("gpt2 fp32, 8,192 tokens a step", programs, arguments, max(1, steps // 3))
     else:
         sys.exit(f"no case named '{case}'")
 
@@ -207,6 +231,7 @@ def main():
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--cpus", type=lambda text: [int(cpu) for cpu in text.split(",")], help="processors that all programs are kept on, as 0,1")
     parser.add_argument("--baleen", default=str(ROOT / "build/release/baleen"))
+    parser.add_argument("--before", help="a baleen to compare with")
     parser.add_argument("--rate", help="the program matmul_rate")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -142,8 +142,8 @@ TEST(Matmul, DeepSumsOfHalvesAreRoundedOnce) {
   }
 }
 
-// The shapes of a language model's head and layers, which are cut into pieces where the processor has AMX, with rows that follow each other
-// as they do there, and with `padding` elements between them, beyond the columns, which may not change.
+// The shapes of a language model's head and layers, which are cut into pieces where the processor multiplies bf16, with rows that follow
+// each other as they do there, and with `padding` elements between them, beyond the columns, which may not change.
 struct HalvesCase {
   std::int64_t m, n, k;
   bool a_transposed, b_transposed, wide_out;
@@ -198,7 +198,11 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
                                            HalvesCase{514, 9, 8200, false, false, false, 5},  //
                                            HalvesCase{2100, 72, 101, true, false, true, 0},   // a weight's gradient: TransposedProduct
                                            HalvesCase{2100, 72, 100, true, false, true, 5},   //
-                                           HalvesCase{130, 66, 1101, true, false, true, 0}),  // of more tokens than are taken at a time
+                                           HalvesCase{130, 66, 1101, true, false, true, 0},   // of more tokens than are taken at a time
+                                           HalvesCase{300, 66, 70, false, true, false, 0},    // a layer: RowsProduct
+                                           HalvesCase{300, 66, 71, false, true, false, 5},    //
+                                           HalvesCase{131, 70, 300, false, false, false, 0},  // and its input's gradient
+                                           HalvesCase{131, 70, 300, false, false, true, 0}),  //
                          [](const auto& instance) {
                            const HalvesCase& c = instance.param;
                            return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
@@ -208,14 +212,19 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
 
 TEST(Matmul, ABiasIsAddedToEveryRow) {
   const ThreadsScope threads(2);
-  constexpr std::int64_t m = 9, n = 13, k = 21, padding = 4;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  struct BiasCase {
+    DType dtype;
+    std::int64_t m, n, k, padding;
+  };
+  // The last one's rows are given out to the threads where the processor multiplies bf16.
+  for (const auto& [dtype, m, n, k, padding] :
+       {BiasCase{DType::f32, 9, 13, 21, 4}, {DType::bf16, 9, 13, 21, 4}, {DType::bf16, 300, 66, 70, 0}}) {
     Array a = Array::normal(1, m * k), b = Array::normal(2, n * k), bias = Array::normal(3, n), out(m * (n + padding), 7.0f);
     HalfArray half_a(a), half_b(b), half_bias(bias), half_out(out);
     const bool half = dtype == DType::bf16;
     if (half) a = half_a.floats(), b = half_b.floats(), bias = half_bias.floats();
-    const auto matrix = [&](Array& wide, HalfArray& narrow, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-      return Matrix(half ? narrow.flat().data() : wide.flat().data(), dtype, rows, columns, stride);
+    const auto matrix = [&, of = dtype](Array& wide, HalfArray& narrow, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+      return Matrix(half ? narrow.flat().data() : wide.flat().data(), of, rows, columns, stride);
     };
     const Matrix to = matrix(out, half_out, m, n, n + padding), left = matrix(a, half_a, m, k, k),
                  right = matrix(b, half_b, n, k, k).transpose();
@@ -229,7 +238,7 @@ TEST(Matmul, ABiasIsAddedToEveryRow) {
         for (std::int64_t l = 0; j < n && l < k; ++l) sum += static_cast<double>(a[i * k + l]) * b[j * k + l];
         want.push_back(sum);
       }
-    EXPECT_LE(relative_error(out, want), half ? 5e-3 : fp32_bound) << dtype_name(dtype);
+    EXPECT_LE(relative_error(out, want), half ? 5e-3 : fp32_bound) << dtype_name(dtype) << ' ' << m;
   }
 }
 

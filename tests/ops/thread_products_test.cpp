@@ -1,5 +1,5 @@
 // How products are cut into each thread's pieces does not depend on the type of their elements: here they are cut in fp32, which all
-// processors multiply. Shapes of halves that are cut where the processor has AMX stand in matmul_test.cpp.
+// processors multiply. Shapes of halves that are cut where the processor multiplies bf16 stand in matmul_test.cpp.
 #include "ops/cpu/thread_products.h"
 
 #include "ops/cpu/parallel.h"
@@ -11,6 +11,14 @@ namespace {
 struct Shape {
   std::int64_t m, n, k;
 };
+
+template <class P>
+void run(const P& product, bool accumulate, void* workspace) {
+  product.run(accumulate, workspace);
+}
+void run(const cpu::RowsProduct& product, bool accumulate, void* workspace) {
+  product.run(cpu::sum_into(accumulate), workspace);
+}
 
 // Operands with `padding` elements beyond their rows' ends, and the product that the library makes of them at once.
 class Operands {
@@ -31,8 +39,20 @@ class Operands {
     const Matrix to = out_matrix(out);
     const P product(to, matrix(a_, shape_.m, shape_.k, a_transposed_), matrix(b_, shape_.k, shape_.n, b_transposed_));
     const Workspace workspace(product.workspace_bytes());
-    product.run(accumulate, workspace.data());
+    run(product, accumulate, workspace.data());
     return out;
+  }
+  // With a bias, in pieces of rows and all at once.
+  std::pair<Array, Array> biased() {
+    Array out = start_, want = start_;
+    const Matrix to = out_matrix(out), whole_to = out_matrix(want), a = matrix(a_, shape_.m, shape_.k, a_transposed_),
+                 b = matrix(b_, shape_.k, shape_.n, b_transposed_);
+    Array bias = Array::normal(4, shape_.n);
+    const cpu::RowsProduct product(to, a, b);
+    const Workspace workspace(product.workspace_bytes()), whole_workspace(cpu::matmul_workspace(whole_to, a, b));
+    product.run(cpu::Addend::bias, workspace.data(), bias.flat().data());
+    cpu::matmul_with_bias(whole_to, a, b, bias.flat(), whole_workspace.data());
+    return {out, want};
   }
   Array whole(bool accumulate) {
     Array out = start_;
@@ -114,6 +134,18 @@ TEST(ThreadProducts, SumsOverManyColumnsAreTheWholeProduct) {
   for (const bool accumulate : {false, true})
     for (const Shape shape : {Shape{5, 9, 4}, {512, 16, 2048}, {1100, 20, 1500}, {37, 50, 5000}})
       compare<cpu::DeepRowsProduct>(shape, false, false, accumulate);
+}
+
+// Of one piece of rows, of several and a shorter last one, with b both ways.
+TEST(ThreadProducts, ThoseByRowsAreTheWholeProduct) {
+  for (const Shape shape : {Shape{5, 9, 4}, {256, 64, 96}, {700, 33, 130}, {131, 200, 70}})
+    for (const bool b_transposed : {false, true}) {
+      for (const bool accumulate : {false, true}) compare<cpu::RowsProduct>(shape, false, b_transposed, accumulate);
+      const ThreadsScope two(2);
+      Operands operands(shape, false, b_transposed, 0);
+      const auto [out, want] = operands.biased();
+      EXPECT_LE(relative_error(out, want.doubles()), fp32_bound) << shape.m << 'x' << shape.n << 'x' << shape.k << " with a bias";
+    }
 }
 
 }  // namespace

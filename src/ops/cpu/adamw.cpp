@@ -10,6 +10,7 @@
 #include "ops/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/adamw.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include "ops/cpu/vector-inl.h"
 
@@ -91,6 +92,13 @@ HWY_INLINE const float* Widened(const Tensor& values, std::size_t begin, std::si
   return to;
 }
 
+// Brings the cache line that is read some pages later, whenever i begins one: the processor's own prefetching ends with each page.
+template <class T>
+HWY_INLINE void PrefetchAhead(const T* values, std::size_t i, std::size_t count) {
+  constexpr std::size_t line = 64 / sizeof(T), ahead = 8192 / sizeof(T);
+  if (i % line == 0 && i + ahead < count) hwy::Prefetch(values + i + ahead);
+}
+
 // scalars as adamw.h describes them; gradients from element `at` on.
 template <class Master, class State>
 void UpdateElements(Master* master, BFloat16* weights, const Tensor& all_gradients, State* exp_avg, State* exp_avg_sq, std::size_t at,
@@ -104,6 +112,7 @@ void UpdateElements(Master* master, BFloat16* weights, const Tensor& all_gradien
   const FloatVec rate = hn::Set(d, scalars[adamw_learning_rate]), decay = hn::Set(d, constants.weight_decay),
                  eps = hn::Set(d, constants.eps);
   const auto counter_high = [step = static_cast<std::uint64_t>(scalars[adamw_step])](std::uint64_t tensor) { return 4 * step + tensor; };
+  const float* const wide_gradients = all_gradients.dtype() == DType::f32 ? all_gradients.as<float>() + at : nullptr;
   RandomBits master_bits, exp_avg_bits, exp_avg_sq_bits;
   HWY_ALIGN float widened[random_run + HWY_MAX_BYTES / sizeof(float)];
   for (std::size_t begin = 0; begin < count; begin += random_run) {
@@ -116,6 +125,8 @@ void UpdateElements(Master* master, BFloat16* weights, const Tensor& all_gradien
     const float* const gradients = Widened(all_gradients, at + begin, run, widened);
     ForVectors(run, [&](std::size_t j, auto width) HWY_ATTR {
       const std::size_t i = begin + j;
+      PrefetchAhead(master, i, count), PrefetchAhead(exp_avg, i, count), PrefetchAhead(exp_avg_sq, i, count);
+      if (wide_gradients != nullptr) PrefetchAhead(wide_gradients, i, count);
       const FloatVec g = hn::Mul(factor, LoadVec(gradients + j, width));
       const FloatVec m = Fma(beta1, LoadVec(exp_avg + i, width), hn::Mul(one_minus_beta1, g));
       const FloatVec v = Fma(beta2, LoadVec(exp_avg_sq + i, width), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
@@ -163,6 +174,7 @@ double SumOfSquaresOf(const T* values, std::size_t count) {
   auto sum0 = hn::Zero(d), sum1 = hn::Zero(d);
   std::size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    PrefetchAhead(values, i, count);
     const auto a = LoadDoubles(d, values + i), b = LoadDoubles(d, values + i + lanes);
     sum0 = hn::MulAdd(a, a, sum0);
     sum1 = hn::MulAdd(b, b, sum1);

@@ -63,6 +63,7 @@ std::size_t matmul_workspace(const Matrix& out, const Matrix& a, const Matrix& b
   const auto measure = [&](const auto& product) { bytes = product.workspace_bytes(); };
   if (in_pieces(out, a, b, true, measure)) return bytes;
   in_pieces(out, a, b, false, measure);
+  if (RowsProduct::suits(out, a, b)) return std::max(bytes, RowsProduct(out, a, b).workspace_bytes());
   // A sum into `out`, or a bias, may need more than the product alone.
   ProductCache& cache = product_cache();
   for (const Addend addend : {Addend::none, Addend::out, Addend::bias})
@@ -78,6 +79,7 @@ void matmul(const Matrix& out, const Matrix& a, const Matrix& b, bool accumulate
     return;
   }
   if (in_pieces(out, a, b, accumulate, [&](const auto& product) { product.run(accumulate, workspace); })) return;
+  if (RowsProduct::suits(out, a, b)) return RowsProduct(out, a, b).run(sum_into(accumulate), workspace);
   ProductCache& cache = product_cache();
   cache.find(out, a, b, sum_into(accumulate)).execute(cache.stream(), out.data, a.data, b.data, workspace);
 }
@@ -90,6 +92,7 @@ void matmul_with_bias(const Matrix& out, const Matrix& a, const Matrix& b, const
   }
   check_shapes(out, a, b);
   BALEEN_CHECK(bias.elements() == out.columns && bias.dtype() == out.dtype, bias.elements(), out.columns, dtype_name(bias.dtype()));
+  if (RowsProduct::suits(out, a, b)) return RowsProduct(out, a, b).run(Addend::bias, workspace, bias.data());
   ProductCache& cache = product_cache();
   cache.find(out, a, b, Addend::bias).execute(cache.stream(), out.data, a.data, b.data, workspace, bias.data());
 }

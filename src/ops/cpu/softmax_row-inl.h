@@ -6,6 +6,8 @@
 #define BALEEN_OPS_CPU_SOFTMAX_ROW_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <cmath>
 #include <limits>
 
@@ -60,6 +62,8 @@ HWY_INLINE RowSoftmax ReduceRow(const T* logits, std::size_t count, float* expon
     // Logits of -inf alone, so far, leave a sum that the first other block scales away.
     const FloatVec shift = hn::Set(d, std::isinf(row.greatest) && row.greatest < 0 ? 0.0f : row.greatest);
     ForVectors(width_of_block, [&](std::size_t i, auto width) HWY_ATTR {
+      constexpr std::size_t line = 64 / sizeof(T);  // the next block comes while this one is computed with
+      if (i % line == 0 && begin + softmax_block + i < count) hwy::Prefetch(values + softmax_block + i);
       const FloatVec exponential = Exp(hn::Sub(LoadVec(values + i, width), shift));
       sum = hn::Add(sum, Covered(exponential, width, hn::Zero(d)));
       if constexpr (kKeep) StoreVec(exponential, exponentials + begin + i, width);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t cached_bytes = std::size_t{32} << 20;
 
 bool fast_halves(const Matrix& a) {
-  return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx);
+  return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_bf16);
 }
 
 // What of [0, extent) a part has, at most `most`, where every thread has as many parts; at least `least`, and then some threads have fewer.
@@ -185,6 +185,45 @@ void DeepRowsProduct::run(bool accumulate, void* workspace) const {
       cache.find(total, a, b, sum_into(accumulate || depth > 0)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
     }
     convert_rows(target, total);
+  });
+}
+
+bool RowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
+  return fast_halves(a) && contiguous(a) && contiguous(out) && !a.transposed && out.rows >= least_extent * omp_get_max_threads() &&
+         out.columns >= least_extent && columns_of(a) >= least_extent && b.rows * b.columns <= most_weights;
+}
+
+RowsProduct::RowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)
+    : out_(out), a_(a), b_(b), rows_(out.rows, even_part(out.rows, most_rows)) {}
+
+std::size_t RowsProduct::scratchpad_bytes() const {
+  const Packing& packed = packing();
+  const OneThread alone;
+  std::size_t bytes = 0;
+  for (const std::int64_t rows : {rows_.tile, rows_.last()})
+    for (const Addend addend : {Addend::none, Addend::out, Addend::bias})
+      if (addend != Addend::bias || out_.dtype == a_.dtype)
+        bytes = std::max(bytes, product_cache().find(out_rows(0, rows), a_rows(0, rows), b_, addend, &packed).scratchpad_bytes());
+  return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
+}
+
+std::size_t RowsProduct::workspace_bytes() const {
+  return packing().bytes() + static_cast<std::size_t>(omp_get_max_threads()) * scratchpad_bytes();
+}
+
+void RowsProduct::run(Addend addend, void* workspace, void* bias) const {
+  Packing& own_packing = packing();
+  auto* const packed = static_cast<std::byte*>(workspace);
+  std::byte* const scratchpads = packed + own_packing.bytes();
+  const std::size_t scratchpad_bytes = this->scratchpad_bytes();
+  own_packing.run(product_cache().stream(), packed, b_.data);
+  parallel_tasks(rows_.tiles(), [&](std::int64_t task, int thread) {
+    const OneThread alone;
+    ProductCache& cache = product_cache();
+    const std::int64_t row = task * rows_.tile, rows = rows_.size(row);
+    const Matrix out = out_rows(row, rows), a = a_rows(row, rows);
+    cache.find(out, a, b_, addend, &own_packing)
+        .execute(cache.stream(), out.data, a.data, packed, scratchpads + static_cast<std::size_t>(thread) * scratchpad_bytes, bias);
   });
 }
 

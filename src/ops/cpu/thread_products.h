@@ -1,8 +1,10 @@
 // Products cut into pieces that stay in one processor's own cache, each piece brought there and multiplied by one thread: nobody waits for
-// the others between pieces. They pay on AMX, whose products take less time than bringing their operands.
+// the others between pieces. They pay where the processor multiplies bf16, most on AMX, whose products take less time than bringing their
+// operands.
 #pragma once
 
 #include "ops/cpu/matrix_tiles.h"
+#include "ops/cpu/product_cache.h"
 
 namespace baleen::ops::cpu {
 
@@ -74,6 +76,26 @@ class DeepRowsProduct {
 
   Matrix out_, a_, b_;
   Cut rows_, depths_;
+};
+
+// A product of a layer. Every thread of the library's own packs all of b for itself, and gets half of the rows however soon it is done;
+// here all pack b together, and whoever is free multiplies the next rows. b, packed, stays in a processor's second-level cache.
+class RowsProduct {
+ public:
+  static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
+  RowsProduct(const Matrix& out, const Matrix& a, const Matrix& b);
+  std::size_t workspace_bytes() const;
+  void run(Addend addend, void* workspace, void* bias = nullptr) const;  // bias: of out's dtype, which is a's then
+
+ private:
+  static constexpr std::int64_t most_rows = 128, least_extent = 64, most_weights = std::int64_t{1} << 20;
+  Matrix a_rows(std::int64_t begin, std::int64_t size) const { return tile_of(a_, begin, size, 0, columns_of(a_)); }
+  Matrix out_rows(std::int64_t begin, std::int64_t size) const { return tile_of(out_, begin, size, 0, out_.columns); }
+  Packing& packing() const { return product_cache().packing(rows_.tile, b_, out_.dtype); }
+  std::size_t scratchpad_bytes() const;
+
+  Matrix out_, a_, b_;
+  Cut rows_;
 };
 
 }  // namespace baleen::ops::cpu
