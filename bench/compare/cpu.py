@@ -5,7 +5,7 @@
            [--torch PYTHON] [--llmc-program PROGRAM] [--no-compile] [--cpus 0,1] [--baleen BINARY] [--before BINARY]
 
 Prints each program's median tokens/s and the median over rounds of the first one's speed divided by its own in the same round, and the GEMM rate of oneDNN,
-measured before and after baleen's turn in every round, with the median over rounds of baleen's part of it (model FLOPs with full attention: 6N + 12·L·C·T a
+its best and its median of about a second before and after baleen's turn in every round, with the median over rounds of baleen's part of both (model FLOPs with full attention: 6N + 12·L·C·T a
 token, N without the position table). --before is another baleen that takes turns with the first.
 """
 import argparse
@@ -123,16 +123,16 @@ class Baleen:
 
 
 def turns(title, programs, arguments, steps, flops=0, rate=None):
-    """Every program once a round; the first is baleen. rate() is the GEMM rate of the moment."""
+    """Every program once a round; the first is baleen. rate() gives the best and the median GEMM rate of the moment."""
     rounds, programs = arguments.rounds, [program for program in programs if program.started(arguments.cpus)]
     speeds, rates = {program.name: [] for program in programs}, []
     for _ in range(rounds):
         for program in programs:
             first = rate is not None and program is programs[0]
-            before = rate() if first else 0
+            before = rate() if first else None
             speeds[program.name].append(program.measure(steps))
             if first:
-                rates.append((before + rate()) / 2)
+                rates.append([(one + other) / 2 for one, other in zip(before, rate())])
     for program in programs:
         program.close()
     spread = lambda values: 100 * (max(values) - min(values)) / statistics.median(values)
@@ -145,12 +145,13 @@ def turns(title, programs, arguments, steps, flops=0, rate=None):
             f"   first / this {statistics.median(ratios):6.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
             flush=True,
         )
-    if rates:
+    for kind, of_rounds in zip(("best", "median"), zip(*rates)):
         reached = [speed * flops / 1e9 for speed in ours]
-        parts = [part / rate for part, rate in zip(reached, rates)]
+        parts = [part / rate for part, rate in zip(reached, of_rounds)]
         print(
-            f"  {'baleen of the GEMM rate':<34} {statistics.median(reached):>9.1f} of {statistics.median(rates):.1f} GFLOP/s (spread {spread(rates):3.0f} %)"
-            f"   {statistics.median(parts):.3f} ({min(parts):.3f} to {max(parts):.3f}); best of best {max(reached) / max(rates):.3f}",
+            f"  {f'baleen of the {kind} GEMM rate':<34} {statistics.median(reached):>9.1f} of {statistics.median(of_rounds):.1f} GFLOP/s"
+            f" (spread {spread(of_rounds):3.0f} %)   {statistics.median(parts):.3f} ({min(parts):.3f} to {max(parts):.3f}),"
+            f" the best of the greatest {max(reached) / max(of_rounds):.3f}",
             flush=True,
         )
 
@@ -164,13 +165,13 @@ def gemm_rate(arguments, dtype):
     settle = (lambda: os.sched_setaffinity(0, arguments.cpus)) if arguments.cpus else None
 
     def measure():
-        run = subprocess.run([program, dtype], stdout=subprocess.PIPE, text=True, env=tuned(arguments.threads), preexec_fn=settle)
+        run = subprocess.run([program, dtype, "0.5"], stdout=subprocess.PIPE, text=True, env=tuned(arguments.threads), preexec_fn=settle)
         return run.stdout.splitlines()
 
     lines = measure()
     for line in lines:
         print(line)
-    return (lambda: float(measure()[-1].split()[-2])) if lines else None
+    return (lambda: [float(word) for word in measure()[-1].split()[2:4]]) if lines else None
 
 
 def torch_peer(arguments, name, model, dtype, threads, compiled, ranks=1, accumulate=1):

@@ -7,6 +7,7 @@
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/product_cache.h"
 #include "ops/cpu/transpose.h"
+#include "ops/elementwise.h"
 
 namespace baleen::ops::cpu {
 namespace {
@@ -149,7 +150,12 @@ bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b)
 }
 
 DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)
-    : out_(out), a_(a), b_(b), rows_(out.rows, even_part(out.rows, most_rows)), depths_(columns_of(a), most_depth) {}
+    : out_(out),
+      a_(a),
+      b_(b),
+      rows_(out.rows, even_part(out.rows, most_rows)),
+      depths_(columns_of(a), most_depth),
+      parts_(depths_.tiles(), (depths_.tiles() + most_parts - 1) / most_parts, 1) {}
 
 std::size_t DeepRowsProduct::scratchpad_bytes() const {
   const OneThread alone;
@@ -157,35 +163,43 @@ std::size_t DeepRowsProduct::scratchpad_bytes() const {
   for (const std::int64_t rows : {rows_.tile, rows_.last()})
     for (const std::int64_t depth : {depths_.tile, depths_.last()})
       for (const bool accumulate : {false, true})
-        bytes = std::max(bytes, product_cache()
-                                    .find(sum(nullptr, rows), piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate))
-                                    .scratchpad_bytes());
+        bytes = std::max(
+            bytes, product_cache()
+                       .find(rows_of_sum(sum(nullptr, 0), 0, rows), piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate))
+                       .scratchpad_bytes());
   return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
 }
 
 std::size_t DeepRowsProduct::workspace_bytes() const {
-  return static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + sum_bytes() + scratchpad_bytes());
+  return static_cast<std::size_t>(parts_.tiles()) * sum_bytes() +
+         static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + scratchpad_bytes());
 }
 
 void DeepRowsProduct::run(bool accumulate, void* workspace) const {
   const std::size_t scratchpad_bytes = this->scratchpad_bytes();
-  parallel_tasks(rows_.tiles(), [&](std::int64_t task, int thread) {
+  auto* const sums = static_cast<std::byte*>(workspace);
+  std::byte* const spaces = sums + static_cast<std::size_t>(parts_.tiles()) * sum_bytes();
+  parallel_tasks(parts_.tiles() * rows_.tiles(), [&](std::int64_t task, int thread) {
     const OneThread alone;
     ProductCache& cache = product_cache();
-    std::byte* const space =
-        static_cast<std::byte*>(workspace) + static_cast<std::size_t>(thread) * (piece_bytes() + sum_bytes() + scratchpad_bytes);
-    const std::int64_t row = task * rows_.tile, rows = rows_.size(row);
-    const Matrix total = sum(space + piece_bytes(), rows), target = tile_of(out_, row, rows, 0, out_.columns);
-    std::byte* const scratchpad = space + piece_bytes() + sum_bytes();
-    if (accumulate) convert_rows(total, target);
-    for (std::int64_t depth = 0; depth < depths_.extent; depth += depths_.tile) {
+    std::byte *const space = spaces + static_cast<std::size_t>(thread) * (piece_bytes() + scratchpad_bytes), *const scratchpad =
+                                                                                                                 space + piece_bytes();
+    const std::int64_t part = task / rows_.tiles(), row = task % rows_.tiles() * rows_.tile, rows = rows_.size(row);
+    const Matrix total = rows_of_sum(sum(sums, part), row, rows);
+    bool begun = accumulate && part == 0;
+    if (begun) convert_rows(total, tile_of(out_, row, rows, 0, out_.columns));
+    const std::int64_t begin = part * parts_.tile * depths_.tile, end = std::min(depths_.extent, (part + 1) * parts_.tile * depths_.tile);
+    for (std::int64_t depth = begin; depth < end; depth += depths_.tile) {
       const std::int64_t size = depths_.size(depth);
       const Matrix a = piece(space, rows, size), b = b_rows(depth, size);
       copy_rows(a, tile_of(a_, row, rows, depth, size), /*streamed=*/false);
-      cache.find(total, a, b, sum_into(accumulate || depth > 0)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+      cache.find(total, a, b, sum_into(begun)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+      begun = true;
     }
-    convert_rows(target, total);
   });
+  const auto flat = [&](std::int64_t part) { return Tensor(sum(sums, part).data, DType::f32, {out_.rows * out_.columns}); };
+  for (std::int64_t part = 1; part < parts_.tiles(); ++part) add(flat(0), flat(0), flat(part));
+  convert_rows(out_, sum(sums, 0));
 }
 
 bool RowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {

@@ -57,7 +57,8 @@ class TransposedProduct {
   Cut rows_, depths_;
 };
 
-// A product that sums over tens of thousands of columns, as DeepProduct's, with so many rows that each thread has hundreds of its own.
+// A product that sums over tens of thousands of columns, as DeepProduct's, with so many rows that each thread has hundreds of its own. The
+// sum is of `most_parts` sums, whatever the threads, so that one that is slower than the others takes fewer of them.
 class DeepRowsProduct {
  public:
   static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
@@ -66,16 +67,20 @@ class DeepRowsProduct {
   void run(bool accumulate, void* workspace) const;
 
  private:
-  static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512;
+  static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512, most_parts = 4;
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
-  std::size_t sum_bytes() const { return aligned_bytes(rows_.tile * out_.columns, DType::f32); }
+  std::size_t sum_bytes() const { return aligned_bytes(out_.rows * out_.columns, DType::f32); }
   Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
-  Matrix sum(void* space, std::int64_t rows) const { return Matrix(space, DType::f32, rows, out_.columns, out_.columns); }
+  // Part `part` of the sum; sums: of all parts.
+  Matrix sum(std::byte* sums, std::int64_t part) const {
+    return Matrix(sums + static_cast<std::size_t>(part) * sum_bytes(), DType::f32, out_.rows, out_.columns, out_.columns);
+  }
+  static Matrix rows_of_sum(const Matrix& sum, std::int64_t begin, std::int64_t size) { return tile_of(sum, begin, size, 0, sum.columns); }
   Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
   std::size_t scratchpad_bytes() const;
 
   Matrix out_, a_, b_;
-  Cut rows_, depths_;
+  Cut rows_, depths_, parts_;  // parts_: of the pieces that depths_ makes
 };
 
 // A product of a layer. Every thread of the library's own packs all of b for itself, and gets half of the rows however soon it is done;
