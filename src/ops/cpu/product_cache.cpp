@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "ops/cpu/matrix_tiles.h"
+#include "ops/cpu/pack_pairs.h"
 #include "ops/cpu/parallel.h"
 
 namespace baleen::ops::cpu {
@@ -74,7 +75,7 @@ void Product::execute(const dnnl::stream& stream, void* out, void* a, void* b, v
   dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(), count, arguments.data()), "the matrix product failed");
 }
 
-Packing::Packing(const dnnl::engine& engine, std::int64_t rows, const Matrix& b, DType out) : rows_(rows) {
+Packing::Packing(const dnnl::engine& engine, std::int64_t rows, const Matrix& b, DType out) : rows_(rows), b_(b) {
   const memory::desc from({rows, rows_of(b)}, onednn_type(b.dtype), memory::format_tag::ab),
       any({rows_of(b), columns_of(b)}, onednn_type(b.dtype), memory::format_tag::any),
       to({rows, columns_of(b)}, onednn_type(out), memory::format_tag::ab);
@@ -82,6 +83,8 @@ Packing::Packing(const dnnl::engine& engine, std::int64_t rows, const Matrix& b,
     const OneThread alone;  // all must find the same layout
     packed_ = dnnl::matmul::primitive_desc(dnnl::matmul::desc(from, any, to), engine).weights_desc();
   }
+  pairs_ =
+      b.dtype == DType::bf16 && packed_ == memory::desc({rows_of(b), columns_of(b)}, onednn_type(b.dtype), memory::format_tag::BA16a64b2a);
   from_ = memory(describe(b), engine, DNNL_MEMORY_NONE), to_ = memory(packed_, engine, DNNL_MEMORY_NONE);
   reorder_ = dnnl::reorder(from_, to_);
 }
@@ -91,6 +94,10 @@ std::size_t Packing::bytes() const {
 }
 
 void Packing::run(const dnnl::stream& stream, void* to, void* from) {
+  if (pairs_) {  // two to three times as fast as the library's own conversion
+    b_.data = from;
+    return pack_pairs(to, b_);
+  }
   from_.set_data_handle(from);
   to_.set_data_handle(to);
   const std::array<dnnl_exec_arg_t, 2> arguments{{{DNNL_ARG_FROM, from_.get()}, {DNNL_ARG_TO, to_.get()}}};

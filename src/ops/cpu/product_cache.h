@@ -40,12 +40,14 @@ class Packing {
   Packing(const dnnl::engine& engine, std::int64_t rows, const Matrix& b, DType out);
   std::int64_t rows() const { return rows_; }
   const dnnl::memory::desc& packed() const { return packed_; }
-  std::size_t bytes() const;  // of a packed b, to whole cache lines
-  void run(const dnnl::stream& stream, void* to, void* from);
+  std::size_t bytes() const;                                   // of a packed b, to whole cache lines
+  void run(const dnnl::stream& stream, void* to, void* from);  // from: as b of the constructor lies
 
  private:
   std::int64_t rows_;
+  Matrix b_;
   dnnl::memory::desc packed_;
+  bool pairs_;  // packed_ is what pack_pairs makes
   dnnl::memory from_, to_;
   dnnl::reorder reorder_;
 };

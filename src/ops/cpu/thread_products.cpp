@@ -145,8 +145,8 @@ void TransposedProduct::run(bool accumulate, void* workspace) const {
 
 bool DeepRowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
   constexpr std::int64_t least_depth = 8192, most_columns = 2048;
-  return fast_halves(a) && contiguous(b) && !a.transposed && !b.transposed && columns_of(a) >= least_depth &&
-         columns_of(out) <= most_columns && out.rows >= least_rows * omp_get_max_threads();
+  return fast_halves(a) && !a.transposed && !b.transposed && columns_of(a) >= least_depth && columns_of(out) <= most_columns &&
+         out.rows >= least_rows * omp_get_max_threads();
 }
 
 DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)
@@ -157,33 +157,39 @@ DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matri
       depths_(columns_of(a), most_depth),
       parts_(depths_.tiles(), (depths_.tiles() + most_parts - 1) / most_parts, 1) {}
 
-std::size_t DeepRowsProduct::scratchpad_bytes() const {
+DeepRowsProduct::Space DeepRowsProduct::space() const {
   const OneThread alone;
-  std::size_t bytes = 0;
-  for (const std::int64_t rows : {rows_.tile, rows_.last()})
-    for (const std::int64_t depth : {depths_.tile, depths_.last()})
-      for (const bool accumulate : {false, true})
-        bytes = std::max(
-            bytes, product_cache()
-                       .find(rows_of_sum(sum(nullptr, 0), 0, rows), piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate))
-                       .scratchpad_bytes());
-  return aligned_bytes(static_cast<std::int64_t>(bytes), DType::u8);
+  ProductCache& cache = product_cache();
+  Space space;
+  for (const std::int64_t depth : {depths_.tile, depths_.last()}) {
+    const Packing& packing = cache.packing(rows_.tile, b_rows(0, depth), DType::f32);
+    space.packed = std::max(space.packed, packing.bytes());
+    for (const std::int64_t rows : {rows_.tile, rows_.last()})
+      for (const bool accumulate : {false, true}) {
+        const Matrix total = rows_of_sum(sum(nullptr, 0), 0, rows);
+        const Product& product = cache.find(total, piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate), &packing);
+        space.scratchpad = std::max(space.scratchpad, product.scratchpad_bytes());
+      }
+  }
+  space.scratchpad = aligned_bytes(static_cast<std::int64_t>(space.scratchpad), DType::u8);
+  return space;
 }
 
 std::size_t DeepRowsProduct::workspace_bytes() const {
+  const Space one = space();
   return static_cast<std::size_t>(parts_.tiles()) * sum_bytes() +
-         static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + scratchpad_bytes());
+         static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + one.packed + one.scratchpad);
 }
 
 void DeepRowsProduct::run(bool accumulate, void* workspace) const {
-  const std::size_t scratchpad_bytes = this->scratchpad_bytes();
+  const Space one = space();
   auto* const sums = static_cast<std::byte*>(workspace);
   std::byte* const spaces = sums + static_cast<std::size_t>(parts_.tiles()) * sum_bytes();
   parallel_tasks(parts_.tiles() * rows_.tiles(), [&](std::int64_t task, int thread) {
     const OneThread alone;
     ProductCache& cache = product_cache();
-    std::byte *const space = spaces + static_cast<std::size_t>(thread) * (piece_bytes() + scratchpad_bytes), *const scratchpad =
-                                                                                                                 space + piece_bytes();
+    std::byte* const space = spaces + static_cast<std::size_t>(thread) * (piece_bytes() + one.packed + one.scratchpad);
+    std::byte *const packed = space + piece_bytes(), *const scratchpad = packed + one.packed;
     const std::int64_t part = task / rows_.tiles(), row = task % rows_.tiles() * rows_.tile, rows = rows_.size(row);
     const Matrix total = rows_of_sum(sum(sums, part), row, rows);
     bool begun = accumulate && part == 0;
@@ -193,7 +199,9 @@ void DeepRowsProduct::run(bool accumulate, void* workspace) const {
       const std::int64_t size = depths_.size(depth);
       const Matrix a = piece(space, rows, size), b = b_rows(depth, size);
       copy_rows(a, tile_of(a_, row, rows, depth, size), /*streamed=*/false);
-      cache.find(total, a, b, sum_into(begun)).execute(cache.stream(), total.data, a.data, b.data, scratchpad);
+      Packing& packing = cache.packing(rows_.tile, b, DType::f32);
+      packing.run(cache.stream(), packed, b.data);
+      cache.find(total, a, b, sum_into(begun), &packing).execute(cache.stream(), total.data, a.data, packed, scratchpad);
       begun = true;
     }
   });

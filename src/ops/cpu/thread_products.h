@@ -68,6 +68,9 @@ class DeepRowsProduct {
 
  private:
   static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512, most_parts = 4;
+  struct Space {
+    std::size_t packed = 0, scratchpad = 0;  // bytes of one thread
+  };
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
   std::size_t sum_bytes() const { return aligned_bytes(out_.rows * out_.columns, DType::f32); }
   Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
@@ -77,7 +80,7 @@ class DeepRowsProduct {
   }
   static Matrix rows_of_sum(const Matrix& sum, std::int64_t begin, std::int64_t size) { return tile_of(sum, begin, size, 0, sum.columns); }
   Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
-  std::size_t scratchpad_bytes() const;
+  Space space() const;
 
   Matrix out_, a_, b_;
   Cut rows_, depths_, parts_;  // parts_: of the pieces that depths_ makes
