@@ -27,7 +27,8 @@ kernels() {
       *norm.cu) level=-O0 ;;  # rows in registers, unrolled for every length: a minute and a half each
       *) level=-O1 ;;         # without, there are functions that the compiler has no instruction for
     esac
-    HIP_PLATFORM=amd hipcc -c -D__HIP_PLATFORM_AMD__=1 "$level" -x hip --offload-arch="$1" -std=c++20 -Wno-unused-command-line-argument -Wno-unused-result -I "$3" "$2" -o "$4/$name.o" >"$4/$name.log" 2>&1 ||
+    # hipcc leaves an empty folder a file where it keeps its temporary ones.
+    TMPDIR="$4" HIP_PLATFORM=amd hipcc -c -D__HIP_PLATFORM_AMD__=1 "$level" -x hip --offload-arch="$1" -std=c++20 -Wno-unused-command-line-argument -Wno-unused-result -I "$3" "$2" -o "$4/$name.o" >"$4/$name.log" 2>&1 ||
       { cat "$4/$name.log" >&2; exit 255; }' sh "$architecture" {} "$root/src" "$work" || fail "a kernel does not compile for $architecture"
   echo "check-hip: ok, $(find "$work" -name '*.o' | wc -l) files of kernels compile for $architecture in $((SECONDS - begin)) s"
 }

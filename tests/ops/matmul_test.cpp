@@ -191,18 +191,18 @@ TEST_P(MatmulOfHalves, AgreesWithANaiveFloat64Product) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MatmulOfHalves,
-                         ::testing::Values(HalvesCase{65, 8250, 20, false, true, false, 0},   // logits: WideProduct
-                                           HalvesCase{65, 8250, 21, false, true, false, 0},   //
-                                           HalvesCase{65, 8250, 20, false, true, false, 5},   //
-                                           HalvesCase{514, 9, 8201, false, false, false, 0},  // their inputs' gradient: DeepRowsProduct
-                                           HalvesCase{514, 9, 8200, false, false, false, 5},  //
-                                           HalvesCase{2100, 72, 101, true, false, true, 0},   // a weight's gradient: TransposedProduct
-                                           HalvesCase{2100, 72, 100, true, false, true, 5},   //
-                                           HalvesCase{130, 66, 1101, true, false, true, 0},   // of more tokens than are taken at a time
-                                           HalvesCase{300, 66, 70, false, true, false, 0},    // a layer: RowsProduct
-                                           HalvesCase{300, 66, 71, false, true, false, 5},    //
-                                           HalvesCase{131, 70, 300, false, false, false, 0},  // and its input's gradient
-                                           HalvesCase{131, 70, 300, false, false, true, 0}),  //
+                         ::testing::Values(HalvesCase{65, 8250, 20, false, true, false, 0},    // logits: WideProduct
+                                           HalvesCase{65, 8250, 21, false, true, false, 0},    //
+                                           HalvesCase{65, 8250, 20, false, true, false, 5},    //
+                                           HalvesCase{514, 9, 8201, false, false, false, 0},   // their inputs' gradient: DeepRowsProduct
+                                           HalvesCase{514, 9, 8200, false, false, false, 5},   //
+                                           HalvesCase{2100, 162, 101, true, false, true, 0},   // a weight's gradient: TransposedProduct
+                                           HalvesCase{2100, 162, 100, true, false, true, 5},   //
+                                           HalvesCase{190, 166, 1101, true, false, true, 0},   // of more tokens than are taken at a time
+                                           HalvesCase{600, 330, 350, false, true, false, 0},   // a layer: RowsProduct
+                                           HalvesCase{600, 330, 351, false, true, false, 0},   //
+                                           HalvesCase{1311, 70, 370, false, false, false, 0},  // and its input's gradient
+                                           HalvesCase{1311, 70, 370, false, false, true, 0}),  //
                          [](const auto& instance) {
                            const HalvesCase& c = instance.param;
                            return std::to_string(c.m) + "x" + std::to_string(c.n) + "x" + std::to_string(c.k) +
@@ -218,7 +218,7 @@ TEST(Matmul, ABiasIsAddedToEveryRow) {
   };
   // The last one's rows are given out to the threads where the processor multiplies bf16.
   for (const auto& [dtype, m, n, k, padding] :
-       {BiasCase{DType::f32, 9, 13, 21, 4}, {DType::bf16, 9, 13, 21, 4}, {DType::bf16, 300, 66, 70, 0}}) {
+       {BiasCase{DType::f32, 9, 13, 21, 4}, {DType::bf16, 9, 13, 21, 4}, {DType::bf16, 600, 330, 350, 0}}) {
     Array a = Array::normal(1, m * k), b = Array::normal(2, n * k), bias = Array::normal(3, n), out(m * (n + padding), 7.0f);
     HalfArray half_a(a), half_b(b), half_bias(bias), half_out(out);
     const bool half = dtype == DType::bf16;

@@ -19,6 +19,12 @@ bool fast_halves(const Matrix& a) {
   return a.dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_bf16);
 }
 
+// Smaller products, of multiplications, are done before the threads have been woken twice.
+bool worth_packing(const Matrix& out, const Matrix& a) {
+  constexpr std::int64_t least = std::int64_t{1} << 25;
+  return out.rows * out.columns * columns_of(a) >= least;
+}
+
 // What of [0, extent) a part has, at most `most`, where every thread has as many parts; at least `least`, and then some threads have fewer.
 std::int64_t even_part(std::int64_t extent, std::int64_t most, std::int64_t least = 1) {
   const std::int64_t team = omp_get_max_threads(), parts = ((extent + most - 1) / most + team - 1) / team * team;
@@ -86,8 +92,8 @@ void WideProduct::run(bool accumulate, void* workspace) const {
 }
 
 bool TransposedProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
-  return fast_halves(a) && contiguous(out) && out.dtype == DType::f32 && a.transposed && !b.transposed && columns_of(a) >= least &&
-         rows_of(out) >= least * omp_get_max_threads() && columns_of(out) >= least;
+  return fast_halves(a) && worth_packing(out, a) && contiguous(out) && out.dtype == DType::f32 && a.transposed && !b.transposed &&
+         columns_of(a) >= least && rows_of(out) >= least * omp_get_max_threads() && columns_of(out) >= least;
 }
 
 TransposedProduct::TransposedProduct(const Matrix& out, const Matrix& a, const Matrix& b)
@@ -211,8 +217,8 @@ void DeepRowsProduct::run(bool accumulate, void* workspace) const {
 }
 
 bool RowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {
-  return fast_halves(a) && contiguous(a) && contiguous(out) && !a.transposed && out.rows >= least_extent * omp_get_max_threads() &&
-         out.columns >= least_extent && columns_of(a) >= least_extent && b.rows * b.columns <= most_weights;
+  return fast_halves(a) && contiguous(a) && contiguous(out) && !a.transposed && out.rows >= 2 * most_rows * omp_get_max_threads() &&
+         out.columns >= least_extent && columns_of(a) >= least_extent && b.rows * b.columns <= most_weights && worth_packing(out, a);
 }
 
 RowsProduct::RowsProduct(const Matrix& out, const Matrix& a, const Matrix& b)

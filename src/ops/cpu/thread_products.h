@@ -88,6 +88,7 @@ class DeepRowsProduct {
 
 // A product of a layer. Every thread of the library's own packs all of b for itself, and gets half of the rows however soon it is done;
 // here all pack b together, and whoever is free multiplies the next rows. b, packed, stays in a processor's second-level cache.
+// With few rows the library gives its threads columns instead, and is as fast.
 class RowsProduct {
  public:
   static bool suits(const Matrix& out, const Matrix& a, const Matrix& b);
