@@ -130,9 +130,10 @@ TEST(ThreadProducts, TransposedOnesAreTheWholeProduct) {
       compare<cpu::TransposedProduct>(shape, true, false, accumulate);
 }
 
+// The last one's rows are taken in several groups.
 TEST(ThreadProducts, SumsOverManyColumnsAreTheWholeProduct) {
   for (const bool accumulate : {false, true})
-    for (const Shape shape : {Shape{5, 9, 4}, {512, 16, 2048}, {1100, 20, 1500}, {37, 50, 5000}})
+    for (const Shape shape : {Shape{5, 9, 4}, {512, 16, 2048}, {1100, 20, 1500}, {37, 50, 5000}, {1100, 2048, 1200}})
       compare<cpu::DeepRowsProduct>(shape, false, false, accumulate);
 }
 

@@ -161,7 +161,14 @@ DeepRowsProduct::DeepRowsProduct(const Matrix& out, const Matrix& a, const Matri
       b_(b),
       rows_(out.rows, even_part(out.rows, most_rows)),
       depths_(columns_of(a), most_depth),
-      parts_(depths_.tiles(), (depths_.tiles() + most_parts - 1) / most_parts, 1) {}
+      parts_(depths_.tiles(), (depths_.tiles() + most_parts - 1) / most_parts, 1),
+      groups_(out.rows, rows_of_group(rows_.tile, out.columns), rows_.tile) {}
+
+std::int64_t DeepRowsProduct::rows_of_group(std::int64_t tile, std::int64_t columns) {
+  const auto tile_sums = static_cast<std::size_t>(most_parts * tile * columns) * sizeof(float);
+  return std::max(std::int64_t{1}, static_cast<std::int64_t>(static_cast<std::size_t>(omp_get_max_threads()) * most_sums / tile_sums)) *
+         tile;
+}
 
 DeepRowsProduct::Space DeepRowsProduct::space() const {
   const OneThread alone;
@@ -172,7 +179,7 @@ DeepRowsProduct::Space DeepRowsProduct::space() const {
     space.packed = std::max(space.packed, packing.bytes());
     for (const std::int64_t rows : {rows_.tile, rows_.last()})
       for (const bool accumulate : {false, true}) {
-        const Matrix total = rows_of_sum(sum(nullptr, 0), 0, rows);
+        const Matrix total = sum(nullptr, 0, rows);
         const Product& product = cache.find(total, piece(nullptr, rows, depth), b_rows(0, depth), sum_into(accumulate), &packing);
         space.scratchpad = std::max(space.scratchpad, product.scratchpad_bytes());
       }
@@ -189,31 +196,41 @@ std::size_t DeepRowsProduct::workspace_bytes() const {
 
 void DeepRowsProduct::run(bool accumulate, void* workspace) const {
   const Space one = space();
-  auto* const sums = static_cast<std::byte*>(workspace);
-  std::byte* const spaces = sums + static_cast<std::size_t>(parts_.tiles()) * sum_bytes();
-  parallel_tasks(parts_.tiles() * rows_.tiles(), [&](std::int64_t task, int thread) {
+  for (std::int64_t row = 0; row < groups_.extent; row += groups_.tile) {
+    const std::int64_t rows = groups_.size(row);
+    run_group(accumulate, tile_of(out_, row, rows, 0, out_.columns), tile_of(a_, row, rows, 0, columns_of(a_)),
+              static_cast<std::byte*>(workspace), one);
+  }
+}
+
+// out and a: of the group alone.
+void DeepRowsProduct::run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const Space& one) const {
+  std::byte* const spaces = workspace + static_cast<std::size_t>(parts_.tiles()) * sum_bytes();
+  const std::int64_t tiles = (out.rows + rows_.tile - 1) / rows_.tile;
+  parallel_tasks(parts_.tiles() * tiles, [&](std::int64_t task, int thread) {
     const OneThread alone;
     ProductCache& cache = product_cache();
     std::byte* const space = spaces + static_cast<std::size_t>(thread) * (piece_bytes() + one.packed + one.scratchpad);
     std::byte *const packed = space + piece_bytes(), *const scratchpad = packed + one.packed;
-    const std::int64_t part = task / rows_.tiles(), row = task % rows_.tiles() * rows_.tile, rows = rows_.size(row);
-    const Matrix total = rows_of_sum(sum(sums, part), row, rows);
+    const std::int64_t part = task / tiles, row = task % tiles * rows_.tile;
+    const std::int64_t rows = std::min(rows_.tile, out.rows - row);
+    const Matrix total = tile_of(sum(workspace, part, out.rows), row, rows, 0, out.columns);
     bool begun = accumulate && part == 0;
-    if (begun) convert_rows(total, tile_of(out_, row, rows, 0, out_.columns));
+    if (begun) convert_rows(total, tile_of(out, row, rows, 0, out.columns));
     const std::int64_t begin = part * parts_.tile * depths_.tile, end = std::min(depths_.extent, (part + 1) * parts_.tile * depths_.tile);
     for (std::int64_t depth = begin; depth < end; depth += depths_.tile) {
       const std::int64_t size = depths_.size(depth);
-      const Matrix a = piece(space, rows, size), b = b_rows(depth, size);
-      copy_rows(a, tile_of(a_, row, rows, depth, size), /*streamed=*/false);
+      const Matrix a_piece = piece(space, rows, size), b = b_rows(depth, size);
+      copy_rows(a_piece, tile_of(a, row, rows, depth, size), /*streamed=*/false);
       Packing& packing = cache.packing(rows_.tile, b, DType::f32);
       packing.run(cache.stream(), packed, b.data);
-      cache.find(total, a, b, sum_into(begun), &packing).execute(cache.stream(), total.data, a.data, packed, scratchpad);
+      cache.find(total, a_piece, b, sum_into(begun), &packing).execute(cache.stream(), total.data, a_piece.data, packed, scratchpad);
       begun = true;
     }
   });
-  const auto flat = [&](std::int64_t part) { return Tensor(sum(sums, part).data, DType::f32, {out_.rows * out_.columns}); };
+  const auto flat = [&](std::int64_t part) { return Tensor(sum(workspace, part, out.rows).data, DType::f32, {out.rows * out.columns}); };
   for (std::int64_t part = 1; part < parts_.tiles(); ++part) add(flat(0), flat(0), flat(part));
-  convert_rows(out_, sum(sums, 0));
+  convert_rows(out, sum(workspace, 0, out.rows));
 }
 
 bool RowsProduct::suits(const Matrix& out, const Matrix& a, const Matrix& b) {

@@ -68,22 +68,25 @@ class DeepRowsProduct {
 
  private:
   static constexpr std::int64_t most_depth = 512, least_rows = 256, most_rows = 512, most_parts = 4;
+  static constexpr std::size_t most_sums = std::size_t{8} << 20;  // bytes a thread of all parts' sums, where some rows' take less
+  // Whole tiles of rows that are summed before the next ones are.
+  static std::int64_t rows_of_group(std::int64_t tile, std::int64_t columns);
   struct Space {
     std::size_t packed = 0, scratchpad = 0;  // bytes of one thread
   };
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
-  std::size_t sum_bytes() const { return aligned_bytes(out_.rows * out_.columns, DType::f32); }
+  std::size_t sum_bytes() const { return aligned_bytes(groups_.tile * out_.columns, DType::f32); }
   Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
-  // Part `part` of the sum; sums: of all parts.
-  Matrix sum(std::byte* sums, std::int64_t part) const {
-    return Matrix(sums + static_cast<std::size_t>(part) * sum_bytes(), DType::f32, out_.rows, out_.columns, out_.columns);
+  // Part `part` of the sum of a group of `rows` rows; sums: of all parts.
+  Matrix sum(std::byte* sums, std::int64_t part, std::int64_t rows) const {
+    return Matrix(sums + static_cast<std::size_t>(part) * sum_bytes(), DType::f32, rows, out_.columns, out_.columns);
   }
-  static Matrix rows_of_sum(const Matrix& sum, std::int64_t begin, std::int64_t size) { return tile_of(sum, begin, size, 0, sum.columns); }
   Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
   Space space() const;
+  void run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const Space& one) const;
 
   Matrix out_, a_, b_;
-  Cut rows_, depths_, parts_;  // parts_: of the pieces that depths_ makes
+  Cut rows_, depths_, parts_, groups_;  // parts_: of the pieces that depths_ makes; groups_: of rows
 };
 
 // A product of a layer. Every thread of the library's own packs all of b for itself, and gets half of the rows however soon it is done;
