@@ -4,12 +4,12 @@
 
 #include "ops/cpu/matrix_tiles.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/prefetch.h"
 #include "ops/cpu/transpose.h"
 
 #include "ops/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/pack_pairs.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -57,7 +57,7 @@ void pack_rest(std::uint16_t* to, const Matrix& b, std::int64_t begin, std::int6
 void prefetch_rows(const std::uint16_t* from, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   constexpr std::int64_t line = 64 / sizeof(std::uint16_t);
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; column += line) hwy::Prefetch(from + row * stride + column);
+    for (std::int64_t column = 0; column < columns; column += line) prefetch(from + row * stride + column);
 }
 
 // Columns [column, column + columns) into panels of `padded` rows; all panels are whole, or there is one.

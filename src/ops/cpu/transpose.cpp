@@ -1,9 +1,9 @@
 #include "ops/cpu/transpose.h"
 
+#include "ops/cpu/prefetch.h"
 #include "ops/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/transpose.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -94,7 +94,7 @@ HWY_INLINE void TransposeWords(const Matrix& to, const Matrix& from) {
   const std::int64_t tile_rows = TileRows<Word>(), columns_of_block = 64 / sizeof(Word);
   for (std::int64_t top = 0; top < from.rows; top += block)  // along rows, which may be far apart
     for (std::int64_t left = 0; left < from.columns; left += columns_of_block) {
-      for (std::int64_t row = top + block; row < HWY_MIN(top + 2 * block, from.rows); ++row) hwy::Prefetch(in + row * from.stride + left);
+      for (std::int64_t row = top + block; row < HWY_MIN(top + 2 * block, from.rows); ++row) prefetch(in + row * from.stride + left);
       const std::int64_t right = HWY_MIN(left + columns_of_block, from.columns), bottom = HWY_MIN(top + block, from.rows);
       for (std::int64_t column = left; column < right; column += across<Word>)
         for (std::int64_t row = top; row < bottom; row += tile_rows) {
