@@ -1,6 +1,5 @@
 #include "ops/cpu/pack_pairs.h"
 
-#include "ops/cpu/matrix_tiles.h"
 #include "ops/support.h"
 #include "ops/targets.h"
 

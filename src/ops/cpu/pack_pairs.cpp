@@ -13,6 +13,15 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+namespace baleen::ops::cpu {
+#ifndef BALEEN_OPS_CPU_PACK_PAIRS_ONCE
+#define BALEEN_OPS_CPU_PACK_PAIRS_ONCE
+
+constexpr std::int64_t panel = 64, row_grain = 32;
+
+#endif
+}  // namespace baleen::ops::cpu
+
 HWY_BEFORE_NAMESPACE();
 namespace baleen::ops::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -20,7 +29,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rows `stride` elements apart, two by two, into `panels` panels that lie to_stride elements apart: along rows, as they are read soonest.
 void InterleavePairs(const std::uint16_t* from, std::int64_t stride, std::int64_t pairs, std::int64_t panels, std::uint16_t* to,
                      std::int64_t to_stride) {
-  constexpr std::int64_t panel = 64;
   const hn::CappedTag<std::uint16_t, 32> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t pair = 0; pair < pairs; ++pair, from += 2 * stride, to += 2 * panel)
@@ -39,8 +47,6 @@ namespace baleen::ops::cpu {
 HWY_EXPORT(InterleavePairs);
 
 namespace {
-
-constexpr std::int64_t panel = 64, row_grain = 32;
 
 const std::uint16_t* element(const Matrix& b, std::int64_t row, std::int64_t column) {
   const auto* const from = static_cast<const std::uint16_t*>(b.data);

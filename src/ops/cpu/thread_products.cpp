@@ -47,10 +47,10 @@ std::int64_t WideProduct::tile_columns(std::int64_t columns, std::int64_t depth)
   return even_part(columns, std::clamp(elements / depth / column_grain * column_grain, least, most), column_grain);
 }
 
-WideProduct::Space WideProduct::space() const {
+ThreadSpace WideProduct::space() const {
   const OneThread alone;
   ProductCache& cache = product_cache();
-  Space space;
+  ThreadSpace space;
   for (const std::int64_t columns : {columns_.tile, columns_.last()}) {
     const Packing& packing = cache.packing(rows_.tile, b_columns(0, columns), out_.dtype);
     space.packed = std::max(space.packed, packing.bytes());
@@ -64,13 +64,13 @@ WideProduct::Space WideProduct::space() const {
 }
 
 std::size_t WideProduct::workspace_bytes() const {
-  const Space one = space();
+  const ThreadSpace one = space();
   return static_cast<std::size_t>(omp_get_max_threads()) * (one.packed + tile_bytes() + one.scratchpad);
 }
 
 void WideProduct::run(bool accumulate, void* workspace) const {
   BALEEN_CHECK(!accumulate, accumulate);
-  const Space one = space();
+  const ThreadSpace one = space();
   const bool streamed = static_cast<std::size_t>(out_.rows * out_.columns) * dtype_bytes(out_.dtype) >= cached_bytes;
   parallel_tasks(columns_.tiles(), [&](std::int64_t task, int thread) {
     const OneThread alone;
@@ -170,10 +170,10 @@ std::int64_t DeepRowsProduct::rows_of_group(std::int64_t tile, std::int64_t colu
          tile;
 }
 
-DeepRowsProduct::Space DeepRowsProduct::space() const {
+ThreadSpace DeepRowsProduct::space() const {
   const OneThread alone;
   ProductCache& cache = product_cache();
-  Space space;
+  ThreadSpace space;
   for (const std::int64_t depth : {depths_.tile, depths_.last()}) {
     const Packing& packing = cache.packing(rows_.tile, b_rows(0, depth), DType::f32);
     space.packed = std::max(space.packed, packing.bytes());
@@ -189,13 +189,13 @@ DeepRowsProduct::Space DeepRowsProduct::space() const {
 }
 
 std::size_t DeepRowsProduct::workspace_bytes() const {
-  const Space one = space();
+  const ThreadSpace one = space();
   return static_cast<std::size_t>(parts_.tiles()) * sum_bytes() +
          static_cast<std::size_t>(omp_get_max_threads()) * (piece_bytes() + one.packed + one.scratchpad);
 }
 
 void DeepRowsProduct::run(bool accumulate, void* workspace) const {
-  const Space one = space();
+  const ThreadSpace one = space();
   for (std::int64_t row = 0; row < groups_.extent; row += groups_.tile) {
     const std::int64_t rows = groups_.size(row);
     run_group(accumulate, tile_of(out_, row, rows, 0, out_.columns), tile_of(a_, row, rows, 0, columns_of(a_)),
@@ -204,7 +204,7 @@ void DeepRowsProduct::run(bool accumulate, void* workspace) const {
 }
 
 // out and a: of the group alone.
-void DeepRowsProduct::run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const Space& one) const {
+void DeepRowsProduct::run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const ThreadSpace& one) const {
   std::byte* const spaces = workspace + static_cast<std::size_t>(parts_.tiles()) * sum_bytes();
   const std::int64_t tiles = (out.rows + rows_.tile - 1) / rows_.tile;
   parallel_tasks(parts_.tiles() * tiles, [&](std::int64_t task, int thread) {

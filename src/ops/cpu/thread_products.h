@@ -8,6 +8,11 @@
 
 namespace baleen::ops::cpu {
 
+// Bytes that one thread needs for a piece of b, packed, and for the library.
+struct ThreadSpace {
+  std::size_t packed = 0, scratchpad = 0;
+};
+
 // A product with tens of thousands of columns of weights that lie as [columns, depth], as the head's logits are. oneDNN's kernels would
 // walk through all of the weights for every few rows, and write rows that are far apart. Here some hundred columns' weights at a time are
 // packed as the library likes them, multiplied into a tile, and the tile is copied to its place, past the cache.
@@ -26,10 +31,7 @@ class WideProduct {
   Matrix tile(void* space, std::int64_t rows, std::int64_t columns) const { return Matrix(space, out_.dtype, rows, columns, columns); }
   Matrix a_rows(std::int64_t begin, std::int64_t size) const { return tile_of(a_, begin, size, 0, columns_of(a_)); }
   Matrix b_columns(std::int64_t begin, std::int64_t size) const { return tile_of(b_, 0, rows_of(b_), begin, size); }
-  struct Space {
-    std::size_t packed = 0, scratchpad = 0;  // bytes of one thread
-  };
-  Space space() const;
+  ThreadSpace space() const;
 
   Matrix out_, a_, b_;
   Cut rows_, columns_;
@@ -71,9 +73,6 @@ class DeepRowsProduct {
   static constexpr std::size_t most_sums = std::size_t{8} << 20;  // bytes a thread of all parts' sums, where some rows' take less
   // Whole tiles of rows that are summed before the next ones are.
   static std::int64_t rows_of_group(std::int64_t tile, std::int64_t columns);
-  struct Space {
-    std::size_t packed = 0, scratchpad = 0;  // bytes of one thread
-  };
   std::size_t piece_bytes() const { return aligned_bytes(rows_.tile * depths_.tile, a_.dtype); }
   std::size_t sum_bytes() const { return aligned_bytes(groups_.tile * out_.columns, DType::f32); }
   Matrix piece(void* space, std::int64_t rows, std::int64_t depth) const { return Matrix(space, a_.dtype, rows, depth, depth); }
@@ -82,8 +81,8 @@ class DeepRowsProduct {
     return Matrix(sums + static_cast<std::size_t>(part) * sum_bytes(), DType::f32, rows, out_.columns, out_.columns);
   }
   Matrix b_rows(std::int64_t begin, std::int64_t size) const { return tile_of(b_, begin, size, 0, columns_of(b_)); }
-  Space space() const;
-  void run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const Space& one) const;
+  ThreadSpace space() const;
+  void run_group(bool accumulate, const Matrix& out, const Matrix& a, std::byte* workspace, const ThreadSpace& one) const;
 
   Matrix out_, a_, b_;
   Cut rows_, depths_, parts_, groups_;  // parts_: of the pieces that depths_ makes; groups_: of rows
