@@ -96,19 +96,17 @@ class Case {
     if (collective_ != Collective::broadcast || rank == 0) copy(from_, send.data(), send.size());
   }
 
-  // Appends what completes with the operation (both halves of a send_recv).
-  void enqueue(std::vector<Event>& events) {
+  Event enqueue() {
     const int n = axis_.size(), next = (axis_.rank() + 1) % n, previous = (axis_.rank() + n - 1) % n;
     switch (collective_) {
-      case Collective::all_reduce: return void(events.push_back(axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum)));
-      case Collective::all_gather: return void(events.push_back(axis_.all_gather(from_, to_, each_, DType::f32)));
-      case Collective::reduce_scatter: return void(events.push_back(axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum)));
-      case Collective::broadcast: return void(events.push_back(axis_.broadcast(to_, each_, DType::f32, 0)));
-      case Collective::all_to_all: return void(events.push_back(axis_.all_to_all(from_, to_, each_, DType::f32)));
-      case Collective::send_recv:
-        events.push_back(axis_.send(from_, each_, DType::f32, next));
-        return void(events.push_back(axis_.recv(to_, each_, DType::f32, previous)));
+      case Collective::all_reduce: return axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum);
+      case Collective::all_gather: return axis_.all_gather(from_, to_, each_, DType::f32);
+      case Collective::reduce_scatter: return axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum);
+      case Collective::broadcast: return axis_.broadcast(to_, each_, DType::f32, 0);
+      case Collective::all_to_all: return axis_.all_to_all(from_, to_, each_, DType::f32);
+      case Collective::send_recv: return axis_.exchange(from_, next, to_, previous, each_, DType::f32);
     }
+    return {};
   }
 
   std::uint64_t wrong() {
@@ -174,7 +172,7 @@ void run_operations(Case& subject, int operations) {
   };
   std::vector<Event> under_way, next;
   for (int done = 0; done < operations;) {
-    for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done) subject.enqueue(next);
+    for (int queued = 0; queued < subject.queued() && done < operations; ++queued, ++done) next.push_back(subject.enqueue());
     wait(under_way);
     under_way.swap(next);
   }

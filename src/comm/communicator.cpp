@@ -16,6 +16,19 @@ void check_buffer(const void* buffer, std::size_t count, int parts, DType dtype)
   BALEEN_CHECK(count <= limit, "count", count, "dtype", dtype_name(dtype));
 }
 
+class BothEvents final : public EventState {
+ public:
+  BothEvents(Event first, Event second) : first_(std::move(first)), second_(std::move(second)) {}
+  bool ready() const override { return first_.ready() && second_.ready(); }
+  void wait() override {
+    first_.wait();
+    second_.wait();
+  }
+
+ private:
+  Event first_, second_;
+};
+
 void check_reducible(DType dtype) {
   BALEEN_CHECK(dtype != DType::u8, "bytes have no sum: use all_gather, broadcast or send");
 }
@@ -84,6 +97,18 @@ Event Communicator::recv(void* buffer, std::size_t count, DType dtype, int peer,
   BALEEN_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer", peer, "rank", rank_, "size", size_);
   check_buffer(buffer, count, 1, dtype);
   return do_recv(buffer, count, dtype, peer, std::move(after));
+}
+
+Event Communicator::exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) {
+  for (const int peer : {to, from}) BALEEN_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer", peer, "rank", rank_, "size", size_);
+  check_buffer(send, count, 1, dtype);
+  check_buffer(recv, count, 1, dtype);
+  return do_exchange(send, to, recv, from, count, dtype, std::move(after));
+}
+
+Event Communicator::do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) {
+  Event sent = do_send(send, count, dtype, to, after);
+  return Event(std::make_shared<BothEvents>(std::move(sent), do_recv(recv, count, dtype, from, std::move(after))));
 }
 
 Event Communicator::barrier(Event after) {

@@ -69,8 +69,12 @@ class Communicator {
   Event broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after = {});
   // Block j of `send` goes to rank j, block i of `recv` comes from rank i; every block has `count_each` elements.
   Event all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after = {});
+  // Over NCCL a send waits for its receive in the queue: ranks that send to each other at once, or around a ring, use exchange().
   Event send(const void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
   Event recv(void* buffer, std::size_t count, DType dtype, int peer, Event after = {});
+  // A send and a receive of as much at once, as where all pass on to the next; complete when both are. The rank `to` calls it, or recv(),
+  // too, and `from` it or send(). (MPI_Sendrecv.)
+  Event exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after = {});
   Event barrier(Event after = {});
 
   // Announces memory that operations will use again and again, so that a library that can reads and writes it without copies of its own
@@ -103,6 +107,8 @@ class Communicator {
   virtual Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) = 0;
   virtual Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
   virtual Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) = 0;
+  // A do_send and a do_recv.
+  virtual Event do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after);
   virtual Event do_barrier(Event after) = 0;
   virtual Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) = 0;
 

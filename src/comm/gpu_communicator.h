@@ -17,9 +17,6 @@ std::string nccl_version(std::string& why);
 struct GpuCommunicatorOptions {
   std::string backend = "auto";                                  // as [comm] backend
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // bounds every wait for another rank
-  // Neighbours of the ring send each other messages, both ways at once. Without, messages are for links that carry them one way, and
-  // the first one waits on the host until the other end has come.
-  bool messages = false;
   // Beside the library, large gathers and reduce-scatters of announced memory go by the GPUs' copy engines where all members can reach
   // each other's memory (comm/gpu/peer_communicator.h).
   bool peer_copies = true;

@@ -34,11 +34,9 @@ class Travelling {
   // Where an exception leaves the ring, no message may write into a scratch that others use by then.
   ~Travelling() {
     if (std::uncaught_exceptions() == exceptions_) return;
-    for (const Event& event : {arrived_, sent_}) {
-      try {
-        event.wait();
-      } catch (const std::exception&) {  // it is over, and another exception is on its way
-      }
+    try {
+      passed_.wait();
+    } catch (const std::exception&) {  // it is over, and another exception is on its way
     }
   }
   Travelling(const Travelling&) = delete;
@@ -46,37 +44,28 @@ class Travelling {
 
   const Tensor& here() const { return buffers_[now_]; }
 
-  // Sends what is here to the next rank and receives the next into the other buffer, after all that is enqueued on the stream. Even ranks
-  // send first and odd ones receive first: where both are one queue that blocks, nobody waits for itself around the ring.
+  // Sends what is here to the next rank and receives the next into the other buffer, after all that is enqueued on the stream.
   void pass_on() {
     if (stream_.measuring()) return;
     const Tensor &out = buffers_[now_], &in = buffers_[1 - now_];
     const auto count = static_cast<std::size_t>(out.elements());
     const int next = (ring_.rank() + 1) % ring_.size(), previous = (ring_.rank() + ring_.size() - 1) % ring_.size();
-    const Event ready = stream_.record();
-    if (ring_.rank() % 2 == 0) sent_ = ring_.send(out.data(), count, out.dtype(), next, ready);
-    arrived_ = ring_.recv(in.data(), count, in.dtype(), previous, ready);
-    if (ring_.rank() % 2 == 1) sent_ = ring_.send(out.data(), count, out.dtype(), next, ready);
+    passed_ = ring_.exchange(out.data(), next, in.data(), previous, count, out.dtype(), stream_.record());
   }
 
   // The other buffer becomes the one that is here.
   void arrive() {
-    wait(arrived_);
+    waits_ != nullptr ? waits_->wait(stream_, passed_) : stream_.wait(passed_);
     now_ = 1 - now_;
   }
 
-  // The buffers are free for other uses of the scratch.
-  void finish() { wait(sent_); }
-
  private:
-  void wait(const Event& event) { waits_ != nullptr ? waits_->wait(stream_, event) : stream_.wait(event); }
-
   Stream& stream_;
   Communicator& ring_;
   CommWaits* waits_;
   std::array<Tensor, 2> buffers_;
   std::size_t now_ = 0;
-  Event arrived_, sent_;
+  Event passed_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -242,7 +231,6 @@ void RingAttention::forward(ops::Context& context, const AttentionShape& shape, 
     if (step + 1 < ranks()) travelling.pass_on();
     forward_step(context, sum_shape, step_of(shape, keys_.rank(), origin(step)), sum, lse, q, travelling.here());
   }
-  travelling.finish();
   if (!in_place) ops::copy_rows(context, {1, rows, columns}, {out, 0, shape.out_stride}, {sum, 0, columns});
 }
 
@@ -278,8 +266,6 @@ void RingAttention::backward(ops::Context& context, const AttentionShape& shape,
   ops::add_rows(context, {1, rows, kv_columns}, {d_k, 0, shape.key_stride}, {keys_of(d_keys.here()), 0, kv_columns});
   ops::add_rows(context, {1, rows, kv_columns}, {d_v, 0, shape.key_stride}, {values_of(d_keys.here()), 0, kv_columns});
   if (!in_place) ops::copy_rows(context, {1, rows, columns}, {d_q, 0, shape.query_stride}, {d_q_sum, 0, columns});
-  keys.finish();
-  d_keys.finish();
 }
 
 }  // namespace baleen

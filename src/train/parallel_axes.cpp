@@ -23,14 +23,14 @@ Mesh mesh_of(const ParallelLayout& layout) {
 ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const ModelConfig& model, Device* device, CommObserver* observer)
     : mesh_(degrees_of(layout)), device_(device), observer_(observer) {
   const bool member = world.rank() < mesh_.world_size();
-  everyone_ = create(world, {Axis::pp, Axis::replicate, Axis::dp, Axis::cp, Axis::tp}, "world", Kind::collectives_alone);
-  Communicator* const batch = create(world, {Axis::replicate, Axis::dp, Axis::cp}, "replicate x dp", Kind::collectives_alone);
-  Communicator* const reduce = create(world, {Axis::dp, Axis::cp}, "dp", Kind::collectives_alone);
-  Communicator* const gather = create(world, {Axis::dp, Axis::cp}, "dp (weights)", Kind::collectives_alone);
+  everyone_ = create(world, {Axis::pp, Axis::replicate, Axis::dp, Axis::cp, Axis::tp}, "world", Alone::yes);
+  Communicator* const batch = create(world, {Axis::replicate, Axis::dp, Axis::cp}, "replicate x dp", Alone::yes);
+  Communicator* const reduce = create(world, {Axis::dp, Axis::cp}, "dp", Alone::yes);
+  Communicator* const gather = create(world, {Axis::dp, Axis::cp}, "dp (weights)", Alone::yes);
   Communicator* const replicas = create(world, {Axis::replicate}, "replicate");
   Communicator* const tensor = create(world, {Axis::tp}, "tp");
-  Communicator* const ring = create(world, {Axis::cp}, "cp", Kind::ring);
-  Communicator* const ring_gradients = create(world, {Axis::cp}, "cp (gradients)", Kind::ring);
+  Communicator* const ring = create(world, {Axis::cp}, "cp");
+  Communicator* const ring_gradients = create(world, {Axis::cp}, "cp (gradients)");
   Communicator* const copies = create(world, {Axis::tp}, "tp (gradients)");
   // Of the ranks of axis tp, consecutive ones share a KV head where there are fewer heads than ranks.
   std::vector<int> same_heads;
@@ -66,23 +66,21 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
   data.counts_batch = at(Axis::pp) == 0 && at(Axis::cp) == 0 && at(Axis::tp) == 0;
 }
 
-Communicator* ParallelAxes::create(World& world, std::initializer_list<Axis> axes, const char* name, Kind kind) {
-  return create(world, world.rank() < mesh_.world_size() ? mesh_.group(world.rank(), axes) : std::vector<int>{}, name, kind);
+Communicator* ParallelAxes::create(World& world, std::initializer_list<Axis> axes, const char* name, Alone alone) {
+  return create(world, world.rank() < mesh_.world_size() ? mesh_.group(world.rank(), axes) : std::vector<int>{}, name, alone);
 }
 
-Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const char* name, Kind kind) {
-  if (ranks.size() == 1 && kind != Kind::collectives_alone) ranks.clear();
-  auto communicator = create_on_device(world, ranks, name, kind);
+Communicator* ParallelAxes::create(World& world, std::vector<int> ranks, const char* name, Alone alone) {
+  if (ranks.size() == 1 && alone == Alone::no) ranks.clear();
+  auto communicator = create_on_device(world, ranks, name);
   return communicator == nullptr ? nullptr : all_.emplace_back(std::move(communicator)).get();
 }
 
-std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name,
-                                                             Kind kind) const {
+std::unique_ptr<Communicator> ParallelAxes::create_on_device(World& world, const std::vector<int>& ranks, const std::string& name) const {
   auto communicator = world.create_communicator(ranks, name);
   if (communicator != nullptr) communicator->observe(observer_);
   if (communicator == nullptr || device_ == nullptr || device_->kind() == DeviceKind::cpu) return communicator;
-  return for_gpu_buffers(std::move(communicator), *device_,
-                         {world.gpu_backend(), world.gpu_timeout(), kind == Kind::ring, world.peer_copies()});
+  return for_gpu_buffers(std::move(communicator), *device_, {world.gpu_backend(), world.gpu_timeout(), world.peer_copies()});
 }
 
 // The ranks of the first and of the last stage that hold the same part of the embedding.
@@ -99,9 +97,7 @@ Communicator* ParallelAxes::create_tied(World& world, const ModelConfig& model) 
 void ParallelAxes::create_links(World& world, bool ring) {
   const int stages = mesh_.degree(Axis::pp);
   if (stages == 1) return;
-  const auto make = [&](const std::vector<int>& ranks, const std::string& name) {
-    return create_on_device(world, ranks, name, Kind::collectives);
-  };
+  const auto make = [&](const std::vector<int>& ranks, const std::string& name) { return create_on_device(world, ranks, name); };
   if (world.rank() < mesh_.world_size()) {
     links_ = std::make_unique<PipelineLinks>(make, world.rank(), mesh_.group(world.rank(), Axis::pp), ring);
     return;

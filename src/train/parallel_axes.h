@@ -37,12 +37,12 @@ class ParallelAxes {
   std::uint64_t busy_nanoseconds() const;
 
  private:
-  // `ring`: carries messages between neighbours. `alone`: made for a single rank too.
-  enum class Kind { collectives, collectives_alone, ring };
+  // Whether a communicator of a single rank is made too.
+  enum class Alone { no, yes };
   // Over the ranks that differ from this one in the given axes only; nullptr where that is nobody else.
-  Communicator* create(World& world, std::initializer_list<Axis> axes, const char* name, Kind kind = Kind::collectives);
-  Communicator* create(World& world, std::vector<int> ranks, const char* name, Kind kind = Kind::collectives);
-  std::unique_ptr<Communicator> create_on_device(World& world, const std::vector<int>& ranks, const std::string& name, Kind kind) const;
+  Communicator* create(World& world, std::initializer_list<Axis> axes, const char* name, Alone alone = Alone::no);
+  Communicator* create(World& world, std::vector<int> ranks, const char* name, Alone alone = Alone::no);
+  std::unique_ptr<Communicator> create_on_device(World& world, const std::vector<int>& ranks, const std::string& name) const;
   Communicator* create_tied(World& world, const ModelConfig& model);
   void create_links(World& world, bool ring);
 

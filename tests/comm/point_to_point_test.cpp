@@ -137,6 +137,56 @@ TEST(PointToPoint, StartsAfterItsEventAndLetsOthersPass) {
   });
 }
 
+// Three times around the ring, each passing on what has just arrived, with nobody waiting in between.
+TEST(PointToPoint, AllPassOnAtOnce) {
+  for (const int size : {2, 3, 5})
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, large})
+      run_members(size, [&](Communicator& comm) {
+        const int next = (comm.rank() + 1) % size, previous = (comm.rank() + size - 1) % size;
+        std::vector<std::vector<float>> held{ramp(count, static_cast<float>(comm.rank() * 10))};
+        Event done;
+        for (int step = 1; step <= 3; ++step) {
+          held.emplace_back(count);
+          done = comm.exchange(held[held.size() - 2].data(), next, held.back().data(), previous, count, DType::f32, done);
+        }
+        done.wait();
+        for (int step = 0; step <= 3; ++step)
+          ASSERT_EQ(held[static_cast<std::size_t>(step)], ramp(count, static_cast<float>((comm.rank() + 3 * size - step) % size * 10)));
+      });
+}
+
+// Messages that end when somebody says so.
+class ByHand final : public Communicator {
+ public:
+  ByHand() : Communicator(0, 3, "by hand") {}
+  const std::shared_ptr<Gate> sent = std::make_shared<Gate>(), received = std::make_shared<Gate>();
+  void abort(const std::string&) override {}
+
+ protected:
+  Event do_all_reduce(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
+  Event do_reduce_scatter(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
+  Event do_all_gather(const void*, void*, std::size_t, DType, Event after) override { return after; }
+  Event do_broadcast(void*, std::size_t, DType, int, Event after) override { return after; }
+  Event do_send(const void*, std::size_t, DType, int, Event) override { return Event(sent); }
+  Event do_recv(void*, std::size_t, DType, int, Event) override { return Event(received); }
+  Event do_barrier(Event after) override { return after; }
+  Event do_all_to_all(const void*, void*, std::size_t, DType, Event after) override { return after; }
+};
+
+TEST(PointToPoint, AnExchangeIsCompleteWhenBothItsHalvesAre) {
+  for (const bool send_first : {false, true}) {
+    ByHand comm;
+    float out = 1, in = 0;
+    const Event exchanged = comm.exchange(&out, 1, &in, 2, 1, DType::f32);
+    EXPECT_FALSE(exchanged.ready());
+    (send_first ? comm.sent : comm.received)->open();
+    EXPECT_FALSE(exchanged.ready()) << send_first;
+    (send_first ? comm.received : comm.sent)->open();
+    EXPECT_TRUE(exchanged.ready());
+    exchanged.wait();
+  }
+}
+
 TEST(PointToPoint, CollectivesStartAfterTheirEvent) {
   run_members(2, [&](Communicator& comm) {
     const auto gate = std::make_shared<Gate>();
@@ -158,6 +208,10 @@ TEST(PointToPoint, RefusesItselfAndStrangersAsPeer) {
     float value = 0;
     EXPECT_THROW(comm.send(&value, 1, DType::f32, comm.rank()), Error);
     EXPECT_THROW(comm.recv(&value, 1, DType::f32, 2), Error);
+    float other = 0;
+    EXPECT_THROW(comm.exchange(&value, comm.rank(), &other, 1 - comm.rank(), 1, DType::f32), Error);
+    EXPECT_THROW(comm.exchange(&value, 1 - comm.rank(), &other, -1, 1, DType::f32), Error);
+    EXPECT_THROW(comm.exchange(&value, 1 - comm.rank(), nullptr, 1 - comm.rank(), 1, DType::f32), Error);
     EXPECT_THROW(comm.broadcast(&value, 1, DType::f32, -1), Error);
     EXPECT_THROW(comm.all_reduce(&value, &value, 1, DType::u8, ReduceOp::sum), Error);
     EXPECT_THROW(comm.all_reduce(nullptr, &value, 1, DType::f32, ReduceOp::sum), Error);

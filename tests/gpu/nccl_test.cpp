@@ -31,7 +31,7 @@ class Nccl : public ::testing::TestWithParam<int> {
     Communicator& comm;
     World& world;
   };
-  static void run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = patience, bool messages = false) {
+  static void run(const std::function<void(Rank)>& body, std::chrono::milliseconds timeout = patience) {
     const int size = GetParam();
     auto worlds = create_thread_worlds(size, timeout);
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
@@ -45,7 +45,7 @@ class Nccl : public ::testing::TestWithParam<int> {
             const auto stream = device->create_stream();
             std::vector<int> all;
             for (int other = 0; other < size; ++other) all.push_back(other);
-            const auto comm = for_gpu_buffers(world.create_communicator(all, "dp"), *device, {"nccl", timeout, messages});
+            const auto comm = for_gpu_buffers(world.create_communicator(all, "dp"), *device, {"nccl", timeout});
             body({*device, *stream, *comm, world});
           } catch (const std::exception& error) {
             failures[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -116,26 +116,24 @@ TEST_P(Nccl, EveryCollectiveIsRightAndOrderedByEvents) {
   });
 }
 
-TEST_P(Nccl, BothSendFirst) {
+TEST_P(Nccl, AllPassOnAtOnce) {
   if (GetParam() == 1) GTEST_SKIP() << "a rank alone has nobody to send to";
-  run(
-      [](Rank rank) {
-        const std::size_t count = 4'000'000;  // more than any buffer of the library
-        const int n = rank.comm.size(), me = rank.comm.rank();
-        Buffer out = rank.device.allocate("out", count * sizeof(float)), in = rank.device.allocate("in", count * sizeof(float));
-        std::vector<float> own(count, static_cast<float>(me));
-        rank.stream.copy(out.data(), own.data(), out.bytes());
-        const std::uint64_t waits = host_waits(rank.device);
-        const Event ready = rank.stream.record();
-        rank.stream.wait(rank.comm.send(out.data(), count, DType::f32, (me + 1) % n, ready));
-        rank.stream.wait(rank.comm.recv(in.data(), count, DType::f32, (me + n - 1) % n));
-        EXPECT_EQ(host_waits(rank.device), waits);
-        ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>((me + n - 1) % n)));
-        // A collective behind messages.
-        rank.stream.wait(rank.comm.all_reduce(in.data(), in.data(), count, DType::f32, ReduceOp::sum));
-        ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>(n * (n - 1) / 2)));
-      },
-      patience, true);
+  run([](Rank rank) {
+    const std::size_t count = 4'000'000;  // more than any buffer of the library
+    const int n = rank.comm.size(), me = rank.comm.rank();
+    Buffer out = rank.device.allocate("out", count * sizeof(float)), in = rank.device.allocate("in", count * sizeof(float));
+    std::vector<float> own(count, static_cast<float>(me));
+    rank.stream.copy(out.data(), own.data(), out.bytes());
+    const std::uint64_t waits = host_waits(rank.device);
+    rank.stream.wait(rank.comm.exchange(out.data(), (me + 1) % n, in.data(), (me + n - 1) % n, count, DType::f32, rank.stream.record()));
+    rank.stream.wait(rank.comm.exchange(in.data(), (me + 1) % n, out.data(), (me + n - 1) % n, count, DType::f32, rank.stream.record()));
+    EXPECT_EQ(host_waits(rank.device), waits);
+    ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>((me + n - 1) % n)));
+    ASSERT_EQ(read<float>(rank, out), std::vector<float>(count, static_cast<float>((me + n - 2) % n)));
+    // A collective behind messages.
+    rank.stream.wait(rank.comm.all_reduce(in.data(), in.data(), count, DType::f32, ReduceOp::sum));
+    ASSERT_EQ(read<float>(rank, in), std::vector<float>(count, static_cast<float>(n * (n - 1) / 2)));
+  });
 }
 
 TEST_P(Nccl, ALinkCarriesMessagesOneWayWithoutBeingConnectedBefore) {

@@ -1,4 +1,4 @@
-// Operations under way on a GPU, none of which may wait for other ranks for ever.
+// Operations under way on a stream of a GPU, none of which may wait for other ranks for ever.
 #pragma once
 
 #include <chrono>
@@ -16,22 +16,17 @@ class OperationWatch {
   // A call that enqueues an operation, and that may wait itself: for the library to connect ranks, for the driver to load a kernel.
   void call_begins(const OperationTag& tag) { calling_ = Call{tag, std::chrono::steady_clock::now()}; }
   void call_ended() { calling_.reset(); }
-  void add(Event begun, Event done, const OperationTag& tag) { under_way_.push_back({std::move(begun), std::move(done), tag}); }
+  // An operation of the stream can begin when those before it have ended and `after` is complete.
+  void add(Event after, Event done, const OperationTag& tag) { under_way_.push_back({std::move(after), std::move(done), tag}); }
   // Forgets what has ended. The operation, or call, that began longer ago than the timeout allows and has not ended, if there is one.
-  // Operations of a stream end in order, so that a look at those that stand first is enough, however many are enqueued.
   std::optional<OperationTag> overdue() {
     using Clock = std::chrono::steady_clock;
-    constexpr int looked_at = 8;  // more than there are streams
     while (!under_way_.empty() && under_way_.front().done.ready()) under_way_.pop_front();
     if (calling_ && Clock::now() - calling_->since > timeout_) return calling_->tag;
-    int looks = 0;
-    for (Watched& watched : under_way_) {
-      if (++looks > looked_at) break;
-      if (watched.done.ready() || !watched.begun.ready()) continue;
-      if (watched.since == Clock::time_point{}) watched.since = Clock::now();
-      if (Clock::now() - watched.since > timeout_) return watched.tag;
-    }
-    return std::nullopt;
+    if (under_way_.empty() || !under_way_.front().after.ready()) return std::nullopt;
+    Watched& first = under_way_.front();
+    if (first.since == Clock::time_point{}) first.since = Clock::now();
+    return Clock::now() - first.since > timeout_ ? std::optional(first.tag) : std::nullopt;
   }
   bool empty() const { return under_way_.empty(); }
   std::size_t size() const { return under_way_.size(); }
@@ -40,7 +35,7 @@ class OperationWatch {
 
  private:
   struct Watched {
-    Event begun, done;
+    Event after, done;
     OperationTag tag;
     std::chrono::steady_clock::time_point since{};  // it could begin
   };

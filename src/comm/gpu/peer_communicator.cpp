@@ -123,20 +123,22 @@ void PeerCommunicator::await(int kind, int other) {
 }
 
 template <class Read, class End>
-Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end) {
+Event PeerCommunicator::run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read, const End& end) {
   const std::lock_guard one_at_a_time(calls_);
   wait_for_room();
   stream_->wait(after);
-  if (inner_last_.state() != nullptr) stream_->wait(std::exchange(inner_last_, {}));
+  if (inner_last_.state() != nullptr) {
+    stream_->wait(std::exchange(inner_last_, {}));
+    after = stream_->record();
+  }
   {
     const std::lock_guard lock(mutex_);
     check_failed();
     ++turns_;
     watched_.call_begins(tag);
   }
-  Event begun, done;
+  Event done;
   try {
-    begun = stream_->record();
     tell(0);
     for (int step = 1; step < size(); ++step) {
       const int other = (rank() + step) % size();
@@ -159,7 +161,7 @@ Event PeerCommunicator::run(const OperationTag& tag, const Event& after, std::si
   bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
   const std::lock_guard lock(mutex_);
   watched_.call_ended();
-  watched_.add(std::move(begun), done, tag);
+  watched_.add(std::move(after), done, tag);
   check_failed();
   return done;
 }
@@ -186,7 +188,8 @@ Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
   const PeerMemory* const memory = bytes < fewest_gathered ? nullptr
                                    : in_place              ? find(recv, bytes * static_cast<std::size_t>(size()))
                                                            : find(send, bytes);
-  if (memory == nullptr) return passed(recv, inner_->all_gather(send, recv, send_count, dtype, behind(recv, std::move(after))));
+  if (memory == nullptr)
+    return pass(recv, std::move(after), [&](Event at) { return inner_->all_gather(send, recv, send_count, dtype, std::move(at)); });
   return run(
       tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1),
       [&](int other) { stream_->copy(place(other), memory->of(other, in_place ? place(other) : send), bytes); },
@@ -207,7 +210,8 @@ bool PeerCommunicator::adds_to_held(const void* send, std::size_t recv_count, DT
 
 Event PeerCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
   const PeerMemory* const memory = reducible(send, recv_count, dtype, op);
-  if (memory == nullptr) return passed(recv, inner_->reduce_scatter(send, recv, recv_count, dtype, op, behind(recv, std::move(after))));
+  if (memory == nullptr)
+    return pass(recv, std::move(after), [&](Event at) { return inner_->reduce_scatter(send, recv, recv_count, dtype, op, std::move(at)); });
   return reduce(*memory, send, recv, recv_count, dtype, op, false, after);
 }
 
@@ -242,39 +246,46 @@ Event PeerCommunicator::reduce(const PeerMemory& memory, const void* send, void*
       });
 }
 
-Event PeerCommunicator::behind(const void* buffer, Event after) {
-  if (!is_gpu_memory(buffer)) return after;
-  const std::lock_guard one_at_a_time(calls_);
-  {
-    const std::lock_guard lock(mutex_);
-    check_failed();
+// Operations of the GPU's memory keep their order, whichever way they go; the host's has a queue of its own.
+template <class Operation>
+Event PeerCommunicator::pass(const void* buffer, Event after, const Operation& operation) {
+  const bool ordered = is_gpu_memory(buffer);
+  if (ordered) {
+    const std::lock_guard one_at_a_time(calls_);
+    {
+      const std::lock_guard lock(mutex_);
+      check_failed();
+    }
+    if (std::exchange(ahead_of_inner_, false)) {
+      stream_->wait(after);
+      after = stream_->record();
+    }
   }
-  if (!std::exchange(ahead_of_inner_, false)) return after;
-  stream_->wait(after);
-  return stream_->record();
-}
-
-Event PeerCommunicator::passed(const void* buffer, Event event) {
-  if (is_gpu_memory(buffer)) inner_last_ = event;
+  Event event = operation(std::move(after));
+  if (ordered) inner_last_ = event;
   bytes_sent_ = inner_->bytes_sent() + copied_bytes_;
   busy_nanoseconds_ = inner_->busy_nanoseconds();
   return event;
 }
 
 Event PeerCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
-  return passed(recv, inner_->all_reduce(send, recv, count, dtype, op, behind(recv, std::move(after))));
+  return pass(recv, std::move(after), [&](Event at) { return inner_->all_reduce(send, recv, count, dtype, op, std::move(at)); });
 }
 
 Event PeerCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
-  return passed(buffer, inner_->broadcast(buffer, count, dtype, root, behind(buffer, std::move(after))));
+  return pass(buffer, std::move(after), [&](Event at) { return inner_->broadcast(buffer, count, dtype, root, std::move(at)); });
 }
 
 Event PeerCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
-  return passed(buffer, inner_->send(buffer, count, dtype, peer, behind(buffer, std::move(after))));
+  return pass(buffer, std::move(after), [&](Event at) { return inner_->send(buffer, count, dtype, peer, std::move(at)); });
 }
 
 Event PeerCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
-  return passed(buffer, inner_->recv(buffer, count, dtype, peer, behind(buffer, std::move(after))));
+  return pass(buffer, std::move(after), [&](Event at) { return inner_->recv(buffer, count, dtype, peer, std::move(at)); });
+}
+
+Event PeerCommunicator::do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) {
+  return pass(recv, std::move(after), [&](Event at) { return inner_->exchange(send, to, recv, from, count, dtype, std::move(at)); });
 }
 
 Event PeerCommunicator::do_barrier(Event after) {
@@ -289,11 +300,11 @@ Event PeerCommunicator::do_barrier(Event after) {
       after = stream_->record();
     }
   }
-  return passed(nullptr, inner_->barrier(std::move(after)));
+  return pass(nullptr, std::move(after), [&](Event at) { return inner_->barrier(std::move(at)); });
 }
 
 Event PeerCommunicator::do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) {
-  return passed(recv, inner_->all_to_all(send, recv, count_each, dtype, behind(recv, std::move(after))));
+  return pass(recv, std::move(after), [&](Event at) { return inner_->all_to_all(send, recv, count_each, dtype, std::move(at)); });
 }
 
 void PeerCommunicator::check_failed() const {

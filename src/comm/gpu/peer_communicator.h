@@ -53,6 +53,7 @@ class PeerCommunicator final : public Communicator {
   Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override;
   Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
   Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
+  Event do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) override;
   Event do_barrier(Event after) override;
   Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
 
@@ -65,14 +66,14 @@ class PeerCommunicator final : public Communicator {
                const Event& after);
   // `read(rank)` enqueues copies out of another rank's memory, once it is ready; `end()` what is left when all are there.
   template <class Read, class End>
-  Event run(const OperationTag& tag, const Event& after, std::size_t bytes, const Read& read, const End& end);
+  Event run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read, const End& end);
   // The words of round `kind` (0: my memory is ready, 1: I have read): written into the others', waited for in one's own.
   void tell(int kind);
   void await(int kind, int rank);
   std::uint32_t* word(std::byte* words, int kind, int rank) const;
-  // What the operation on `inner` has to wait for.
-  Event behind(const void* buffer, Event after);
-  Event passed(const void* buffer, Event event);  // what it gave
+  // `operation(after)`: one on `inner`, of this buffer.
+  template <class Operation>
+  Event pass(const void* buffer, Event after, const Operation& operation);
   void wait_for_room();
   void check_failed() const;
   void let_go();  // with mutex_ held, as the next

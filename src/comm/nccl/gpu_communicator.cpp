@@ -64,7 +64,7 @@ std::unique_ptr<Communicator> for_gpu_buffers(std::unique_ptr<Communicator> host
     const std::string reason = obstacle(*host, device, library, why);
     if (reason.empty()) {
       auto communicator = std::make_unique<nccl::NcclCommunicator>(*library, std::move(host), device, options);
-      if (!options.peer_copies || options.messages || communicator->size() == 1) return communicator;
+      if (!options.peer_copies || communicator->size() == 1) return communicator;
       return std::make_unique<PeerCommunicator>(std::move(communicator), device, options.timeout);
     }
     if (asked)

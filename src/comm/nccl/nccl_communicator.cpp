@@ -38,13 +38,8 @@ NcclCommunicator::NcclCommunicator(const Library& library, std::unique_ptr<Commu
       watched_(options.timeout) {
   watchdog_ = start_background("nccl " + name(), [this] { watch(); });
   try {
-    main_.stream = create_urgent_stream(device);
-    open(main_);
-    if (options.messages && size() > 1) {
-      down_.stream = create_urgent_stream(device);
-      open(down_);
-      for (Lane* lane : {&main_, &down_}) connect_neighbours(*lane);
-    }
+    stream_ = create_urgent_stream(device);
+    open();
   } catch (...) {
     {
       const std::lock_guard lock(mutex_);
@@ -78,9 +73,8 @@ NcclCommunicator::~NcclCommunicator() {
   if (!failed_.empty()) return;  // aborted, which frees them
   // Ending one waits for the other members, who may be elsewhere when an error ends this rank; the process's end frees what it has.
   if (std::uncaught_exceptions() > exceptions_) return;
-  for (Lane* lane : {&down_, &main_})
-    if (lane->comm != nullptr && !await("nccl closing", [comm = lane->comm, destroy = library_.destroy] { destroy(comm); }))
-      log::warning("communicator '{}', rank {}: the other members have not ended it; it stays until this process ends", name(), rank());
+  if (comm_ != nullptr && !await("nccl closing", [comm = comm_, destroy = library_.destroy] { destroy(comm); }))
+    log::warning("communicator '{}', rank {}: the other members have not ended it; it stays until this process ends", name(), rank());
 }
 
 // The library's collective calls have no deadline: a thread waits for each, and stays, with what it uses, where it is never answered, until
@@ -107,7 +101,7 @@ bool NcclCommunicator::await(const std::string& thread, Work work) const {
 }
 
 // Over the host's communicator travels the id by which the library's processes find each other.
-void NcclCommunicator::open(Lane& lane) {
+void NcclCommunicator::open() {
   struct Opened {
     ncclComm_t comm = nullptr;
     ncclResult_t status = ncclUnhandledCudaError;
@@ -116,7 +110,7 @@ void NcclCommunicator::open(Lane& lane) {
   if (rank() == 0) check(library_.get_unique_id(&id), "ncclGetUniqueId");
   host_->broadcast(&id, sizeof id, DType::u8, 0).wait();
   const auto opened = std::make_shared<Opened>();
-  const int device = gpu_stream_traits(*lane.stream).device;
+  const int device = gpu_stream_traits(*stream_).device;
   const bool ended = await("nccl opening", [opened, device, id, init_rank = library_.init_rank, members = size(), member = rank()] {
     if (gpuSetDevice(device) == gpuSuccess)  // the library looks at the thread's
       opened->status = init_rank(&opened->comm, members, id, member);
@@ -129,50 +123,19 @@ void NcclCommunicator::open(Lane& lane) {
   }
   {
     const std::lock_guard lock(mutex_);
-    lane.comm = opened->comm;
+    comm_ = opened->comm;
   }
   check(opened->status, "ncclCommInitRank");
 }
 
-// A byte along each link of the ring that the lane carries: the library connects ranks on their first message.
-void NcclCommunicator::connect_neighbours(Lane& lane) {
-  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
-  const Buffer bytes = device_.allocate("first messages", 2);
-  auto* place = bytes.as<std::byte>();
-  const gpuStream_t stream = native_stream(*lane.stream);
-  const OperationTag tag = tag_of(OperationKind::send, 1, DType::u8);
-  Event begun = lane.stream->record();
-  call(lane, tag, [&](ncclComm_t comm) {
-    ncclResult_t status = library_.group_start();
-    const auto touch = [&](int peer) {
-      if (status != ncclSuccess) return;
-      status = &lane_to(peer > rank()) == &lane ? library_.send(place++, 1, ncclUint8, peer, comm, stream)
-                                                : library_.recv(place++, 1, ncclUint8, peer, comm, stream);
-    };
-    touch(next);
-    if (previous != next) touch(previous);
-    const ncclResult_t ended = library_.group_end();
-    return status != ncclSuccess ? status : ended;
-  });
-  const Event done = lane.stream->record();
-  {
-    const std::lock_guard lock(mutex_);
-    check_failed();
-    watched_.add(std::move(begun), done, tag);
-  }
-  done.wait();
-  const std::lock_guard lock(mutex_);
-  check_failed();  // what was aborted ends as if it were done
-}
-
 // A call may wait for other ranks, whom the library connects when it first needs to: the watch ends those that take too long.
 template <class Call>
-void NcclCommunicator::call(Lane& lane, const OperationTag& tag, const Call& enqueue) {
+void NcclCommunicator::call(const OperationTag& tag, const Call& enqueue) {
   ncclComm_t comm = nullptr;
   {
     const std::lock_guard lock(mutex_);
     check_failed();
-    comm = lane.comm;
+    comm = comm_;
     watched_.call_begins(tag);
   }
   struct CallEnds {
@@ -227,7 +190,7 @@ std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes
 #if BALEEN_NCCL_REGISTERS
   if (library_.register_buffer == nullptr || bytes == 0 || !is_gpu_memory(memory)) return nullptr;
   const std::lock_guard one_at_a_time(calls_);
-  const ncclComm_t comm = collectives();
+  const ncclComm_t comm = opened();
   if (comm == nullptr) return nullptr;
   void* handle = nullptr;
   if (const ncclResult_t status = library_.register_buffer(comm, memory, bytes, &handle); status != ncclSuccess) {
@@ -238,7 +201,7 @@ std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes
   ++registrations_;
   return {memory, [this, handle](void*) {
             const std::lock_guard alone_in_the_library(calls_);
-            if (const ncclComm_t left = collectives(); left != nullptr) library_.deregister_buffer(left, handle);  // else it went with it
+            if (const ncclComm_t left = opened(); left != nullptr) library_.deregister_buffer(left, handle);  // else it went with it
           }};
 #else
   static_cast<void>(memory), static_cast<void>(bytes);
@@ -246,9 +209,9 @@ std::shared_ptr<void> NcclCommunicator::announce(void* memory, std::size_t bytes
 #endif
 }
 
-ncclComm_t NcclCommunicator::collectives() const {
+ncclComm_t NcclCommunicator::opened() const {
   const std::lock_guard lock(mutex_);
-  return main_.comm;
+  return comm_;
 }
 
 // In a group, an abort ends calls and kernels at once and frees nothing before the group's end (NCCL 2.22): by then no thread is in the
@@ -261,8 +224,7 @@ void NcclCommunicator::watch() {
   }
   if (failed_.empty()) return;
   library_.group_start();
-  for (Lane* lane : {&main_, &down_})
-    if (lane->comm != nullptr) library_.abort(std::exchange(lane->comm, nullptr));
+  if (comm_ != nullptr) library_.abort(std::exchange(comm_, nullptr));
   stopped_.wait(lock, [&] { return stopping_; });
   lock.unlock();
   library_.group_end();
@@ -275,10 +237,9 @@ bool NcclCommunicator::look() {
       fail(aborted);
       return true;
     }
-    for (const Lane* lane : {&main_, &down_}) {
-      if (lane->comm == nullptr) continue;
+    if (comm_ != nullptr) {
       ncclResult_t state = ncclSuccess;
-      const ncclResult_t asked = library_.async_error(lane->comm, &state);
+      const ncclResult_t asked = library_.async_error(comm_, &state);
       if (asked != ncclSuccess || state != ncclSuccess)
         fail(fmt::format("communicator '{}', rank {}: {}", name(), rank(), library_.error_string(asked != ncclSuccess ? asked : state)));
     }
@@ -290,40 +251,32 @@ bool NcclCommunicator::look() {
 }
 
 template <class Call>
-Event NcclCommunicator::run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& enqueue) {
+Event NcclCommunicator::run(const OperationTag& tag, Event after, std::size_t bytes, const Call& enqueue) {
   const std::lock_guard one_at_a_time(calls_);
   {
     const std::lock_guard lock(mutex_);
     check_failed();
   }
-  lane.stream->wait(after);
-  Lane& other = &lane == &main_ ? down_ : main_;
-  const bool message = tag.kind == static_cast<std::uint8_t>(OperationKind::send);
-  if (other.used && (!message || &lane == &down_)) {  // collectives keep the order of the queue; messages both ways pass each other
-    lane.stream->wait(other.stream->record());
-    other.used = false;
-  }
-  lane.used = other.stream != nullptr && (&lane == &down_ || !message);
-  const bool in_graph = recording(*lane.stream);
-  Event begun = in_graph ? Event() : lane.stream->record();
+  stream_->wait(after);
+  const bool in_graph = recording(*stream_);
   if (tag.count != 0 || tag.kind == static_cast<std::uint8_t>(OperationKind::barrier)) {
-    const gpuStream_t stream = native_stream(*lane.stream);
-    call(lane, tag, [&](ncclComm_t comm) { return enqueue(comm, stream); });
+    const gpuStream_t stream = native_stream(*stream_);
+    call(tag, [&](ncclComm_t comm) { return enqueue(comm, stream); });
   }
   bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
-  Event done = lane.stream->record();
+  Event done = stream_->record();
   const std::lock_guard lock(mutex_);
   if (in_graph)
     ++recorded_;
   else
-    watched_.add(std::move(begun), done, tag);
+    watched_.add(std::move(after), done, tag);
   return done;
 }
 
 Event NcclCommunicator::do_all_reduce(const void* send, void* recv, std::size_t count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_reduce(send, recv, count, dtype, op, std::move(after));
   const std::size_t bytes = 2 * count * dtype_bytes(dtype) / static_cast<std::size_t>(size()) * others();
-  return run(main_, tag_of(OperationKind::all_reduce, count, dtype, op), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
+  return run(tag_of(OperationKind::all_reduce, count, dtype, op), std::move(after), bytes, [&](ncclComm_t comm, gpuStream_t stream) {
     return library_.all_reduce(send, recv, count, type_of(dtype), op_of(op), comm, stream);
   });
 }
@@ -331,15 +284,16 @@ Event NcclCommunicator::do_all_reduce(const void* send, void* recv, std::size_t 
 Event NcclCommunicator::do_reduce_scatter(const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, Event after) {
   if (!is_gpu_memory(recv)) return host_->reduce_scatter(send, recv, recv_count, dtype, op, std::move(after));
   const std::size_t bytes = recv_count * dtype_bytes(dtype) * others();
-  return run(main_, tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
-    return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
-  });
+  return run(tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), std::move(after), bytes,
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               return library_.reduce_scatter(send, recv, recv_count, type_of(dtype), op_of(op), comm, stream);
+             });
 }
 
 Event NcclCommunicator::do_all_gather(const void* send, void* recv, std::size_t send_count, DType dtype, Event after) {
   if (!is_gpu_memory(recv)) return host_->all_gather(send, recv, send_count, dtype, std::move(after));
   const std::size_t bytes = send_count * dtype_bytes(dtype) * others();
-  return run(main_, tag_of(OperationKind::all_gather, send_count, dtype), after, bytes, [&](ncclComm_t comm, gpuStream_t stream) {
+  return run(tag_of(OperationKind::all_gather, send_count, dtype), std::move(after), bytes, [&](ncclComm_t comm, gpuStream_t stream) {
     return library_.all_gather(send, recv, send_count, type_of(dtype), comm, stream);
   });
 }
@@ -348,27 +302,46 @@ Event NcclCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtyp
   if (!is_gpu_memory(buffer)) return host_->broadcast(buffer, count, dtype, root, std::move(after));
   const std::size_t bytes = (rank() + 1) % size() == root ? 0 : count * dtype_bytes(dtype);
   return run(
-      main_, tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), after, bytes,
+      tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), std::move(after), bytes,
       [&](ncclComm_t comm, gpuStream_t stream) { return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream); });
 }
 
 Event NcclCommunicator::do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   if (!is_gpu_memory(buffer)) return host_->send(buffer, count, dtype, peer, std::move(after));
-  return run(lane_to(peer > rank()), tag_of(OperationKind::send, count, dtype), after, count * dtype_bytes(dtype),
+  return run(tag_of(OperationKind::send, count, dtype), std::move(after), count * dtype_bytes(dtype),
              [&](ncclComm_t comm, gpuStream_t stream) { return library_.send(buffer, count, type_of(dtype), peer, comm, stream); });
 }
 
 Event NcclCommunicator::do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) {
   if (!is_gpu_memory(buffer)) return host_->recv(buffer, count, dtype, peer, std::move(after));
-  return run(lane_to(peer < rank()), tag_of(OperationKind::send, count, dtype), after, 0,
+  return run(tag_of(OperationKind::send, count, dtype), std::move(after), 0,
              [&](ncclComm_t comm, gpuStream_t stream) { return library_.recv(buffer, count, type_of(dtype), peer, comm, stream); });
+}
+
+Event NcclCommunicator::do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) {
+  if (!is_gpu_memory(recv)) return host_->exchange(send, to, recv, from, count, dtype, std::move(after));
+  return run(tag_of(OperationKind::send, count, dtype), std::move(after), count * dtype_bytes(dtype),
+             [&](ncclComm_t comm, gpuStream_t stream) {
+               return grouped([&] {
+                 const ncclResult_t status = library_.send(send, count, type_of(dtype), to, comm, stream);
+                 return status != ncclSuccess ? status : library_.recv(recv, count, type_of(dtype), from, comm, stream);
+               });
+             });
+}
+
+// Messages that leave and arrive together.
+template <class Messages>
+ncclResult_t NcclCommunicator::grouped(const Messages& messages) {
+  ncclResult_t status = library_.group_start();
+  if (status == ncclSuccess) status = messages();
+  const ncclResult_t ended = library_.group_end();
+  return status != ncclSuccess ? status : ended;
 }
 
 // The host's barrier, once what came before on the GPU is done.
 Event NcclCommunicator::do_barrier(Event after) {
   after.wait();
-  for (const Lane* lane : {&main_, &down_})
-    if (lane->stream != nullptr) lane->stream->synchronize();
+  stream_->synchronize();
   return host_->barrier();
 }
 
@@ -376,25 +349,26 @@ Event NcclCommunicator::do_all_to_all(const void* send, void* recv, std::size_t 
   if (!is_gpu_memory(recv)) return host_->all_to_all(send, recv, count_each, dtype, std::move(after));
   const std::size_t block = count_each * dtype_bytes(dtype), all = block * static_cast<std::size_t>(size());
   if (send == recv && exchanged_.bytes() < all) {
-    main_.stream->synchronize();
+    stream_->synchronize();
     exchanged_ = device_.allocate("all-to-all in place", all);
   }
-  return run(main_, tag_of(OperationKind::all_to_all, count_each, dtype), after, block * others(),
+  return run(tag_of(OperationKind::all_to_all, count_each, dtype), std::move(after), block * others(),
              [&](ncclComm_t comm, gpuStream_t stream) {
                const auto* from = static_cast<const std::byte*>(send);
                if (send == recv) {
-                 main_.stream->copy(exchanged_.data(), send, all);
+                 stream_->copy(exchanged_.data(), send, all);
                  from = exchanged_.as<std::byte>();
                }
-               ncclResult_t status = library_.group_start();
-               for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
-                 const std::size_t place = static_cast<std::size_t>(peer) * block;
-                 status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
-                 if (status == ncclSuccess)
-                   status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
-               }
-               const ncclResult_t ended = library_.group_end();
-               return status != ncclSuccess ? status : ended;
+               return grouped([&] {
+                 ncclResult_t status = ncclSuccess;
+                 for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
+                   const std::size_t place = static_cast<std::size_t>(peer) * block;
+                   status = library_.send(from + place, count_each, type_of(dtype), peer, comm, stream);
+                   if (status == ncclSuccess)
+                     status = library_.recv(static_cast<std::byte*>(recv) + place, count_each, type_of(dtype), peer, comm, stream);
+                 }
+                 return status;
+               });
              });
 }
 

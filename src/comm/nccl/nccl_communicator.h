@@ -23,11 +23,9 @@ namespace baleen::nccl {
 
 // Each operation is put on the communicator's own stream behind `after`; inside a graph that is being recorded it becomes part of it.
 //
-// The library's send ends when its receive has begun, and what stands behind it on the stream waits. Where neighbours send each other
-// messages, those to a higher rank and those to a lower one therefore have a communicator and stream each, so that two ranks, or a ring of
-// them, may send first and receive then. (Longer cycles of messages must not wait for each other.) The library also connects two ranks
-// on their first message, for which the host waits until both have come to it: neighbours are connected at the start
-// (docs/decisions/009-nccl-messages.md).
+// The library's send ends when its receive has begun, and what stands behind it on the stream waits. Ranks that send to each other at once,
+// or around a ring, exchange() instead. The library also connects two ranks on their first message, for which the host waits until both
+// have come to it (docs/decisions/009-nccl-messages.md).
 //
 // Communicators block: a call may wait on the host until the others have come to theirs, where the library has to connect ranks first. One
 // that does not block starts a thread for each call, 57 µs on two H200s (docs/decisions/009-nccl-messages.md).
@@ -54,34 +52,29 @@ class NcclCommunicator final : public Communicator {
   Event do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) override;
   Event do_send(const void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
   Event do_recv(void* buffer, std::size_t count, DType dtype, int peer, Event after) override;
+  Event do_exchange(const void* send, int to, void* recv, int from, std::size_t count, DType dtype, Event after) override;
   Event do_barrier(Event after) override;
   Event do_all_to_all(const void* send, void* recv, std::size_t count_each, DType dtype, Event after) override;
 
  private:
-  struct Lane {
-    ncclComm_t comm = nullptr;
-    std::unique_ptr<Stream> stream;
-    bool used = false;  // since the other lane last waited for it
-  };
-
   template <class Work>
   bool await(const std::string& thread, Work work) const;
-  void open(Lane& lane);
-  void connect_neighbours(Lane& lane);
+  void open();
   // Both throw Error, with everything aborted, when the library reports one.
   template <class Call>
-  void call(Lane& lane, const OperationTag& tag, const Call& enqueue);
+  void call(const OperationTag& tag, const Call& enqueue);
   void check(ncclResult_t status, const std::string& what);
   std::string late(const std::string& what) const;
-  ncclComm_t collectives() const;  // nullptr: aborted
+  ncclComm_t opened() const;  // nullptr: aborted
   void end_watch();
   void check_failed() const;
   void fail(const std::string& reason);  // with mutex_ held
   void watch();
   bool look();
   template <class Call>
-  Event run(Lane& lane, const OperationTag& tag, const Event& after, std::size_t bytes, const Call& call);
-  Lane& lane_to(bool up) { return up || down_.stream == nullptr ? main_ : down_; }
+  Event run(const OperationTag& tag, Event after, std::size_t bytes, const Call& call);
+  template <class Messages>
+  ncclResult_t grouped(const Messages& messages);
   std::size_t others() const { return static_cast<std::size_t>(size() - 1); }
 
   const Library& library_;
@@ -89,7 +82,8 @@ class NcclCommunicator final : public Communicator {
   Device& device_;
   std::chrono::milliseconds timeout_;
   int exceptions_ = std::uncaught_exceptions();
-  Lane main_, down_;
+  ncclComm_t comm_ = nullptr;
+  std::unique_ptr<Stream> stream_;
   Buffer exchanged_;  // a copy of what an all_to_all in place sends
 
   std::mutex calls_;  // of the library, by all but the watch; taken before the other

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdio>
 #include <limits>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "device/gpu.h"
@@ -27,22 +29,64 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Events that nobody holds any more, to be recorded again: making one and ending it takes as long as recording it.
+class EventPool {
+ public:
+  EventPool() = default;
+  ~EventPool() {
+    for (const gpuEvent_t event : free_) gpuEventDestroy(event);
+  }
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  gpuEvent_t take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const gpuEvent_t event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+    }
+    gpuEvent_t event = nullptr;
+    gpu_check(gpuEventCreateWithFlags(&event, gpuEventDisableTiming), "creating an event");
+    return event;
+  }
+  void give(gpuEvent_t event) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<gpuEvent_t> free_;
+};
+
 // What a device's streams and events share with it.
 struct Shared {
   GpuOptions options;
   std::atomic<std::uint64_t> host_waits{0};
+  EventPool events;
 };
 
 class GpuEvent final : public EventState {
  public:
-  GpuEvent(gpuStream_t stream, std::shared_ptr<Shared> shared, bool timed = false) : shared_(std::move(shared)) {
-    gpu_check(gpuEventCreateWithFlags(&event_, timed ? gpuEventDefault : gpuEventDisableTiming), "creating an event");
+  GpuEvent(gpuStream_t stream, std::shared_ptr<Shared> shared, bool timed = false) : shared_(std::move(shared)), timed_(timed) {
+    if (timed_)
+      gpu_check(gpuEventCreateWithFlags(&event_, gpuEventDefault), "creating an event");
+    else
+      event_ = shared_->events.take();
     if (const gpuError_t status = gpuEventRecord(event_, stream); status != gpuSuccess) {
       gpuEventDestroy(event_);
       gpu_check(status, "recording an event");
     }
   }
-  ~GpuEvent() override { gpuEventDestroy(event_); }
+  ~GpuEvent() override {
+    if (timed_)
+      gpuEventDestroy(event_);
+    else
+      shared_->events.give(event_);
+  }
   GpuEvent(const GpuEvent&) = delete;
   GpuEvent& operator=(const GpuEvent&) = delete;
 
@@ -73,6 +117,7 @@ class GpuEvent final : public EventState {
  private:
   gpuEvent_t event_ = nullptr;
   std::shared_ptr<Shared> shared_;
+  bool timed_;
 };
 
 class GpuStream final : public Stream {
