@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "device/gpu_api.h"
 
@@ -31,13 +32,14 @@ inline constexpr auto gpuErrorNotSupported = BALEEN_GPU_NAME(ErrorNotSupported);
 
 #undef BALEEN_GPU_NAME
 
-// Whether this machine's driver has the following three.
+// Whether this machine's driver has the following two.
 bool gpu_streams_have_words();
 // Where the allocation that holds `memory` begins, which is what another process maps.
 gpuError_t gpuAllocationBegin(std::byte** begin, void* memory);
-// Behind what the stream does before, *word = value, seen by every GPU of the machine; and: what comes on the stream waits until *word,
-// counted on from the value round the whole circle of 32 bits, has come to it. Waiting takes no multiprocessor.
-gpuError_t gpuStreamWriteWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value);
-gpuError_t gpuStreamAwaitWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value);
+// First behind what the stream does before, *word = value for each of `written`, seen by every GPU of the machine; then what comes on the
+// stream waits until each word of `awaited`, counted on from the value round the whole circle of 32 bits, has come to it. Waiting takes no
+// multiprocessor.
+gpuError_t gpuStreamWords(gpuStream_t stream, std::uint32_t value, std::span<std::uint32_t* const> written,
+                          std::span<std::uint32_t* const> awaited);
 
 }  // namespace baleen

@@ -1,10 +1,12 @@
 #include "train/verify.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <optional>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "model/family.h"
 #include "ops/cross_entropy.h"
@@ -224,6 +226,7 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
   report.reference_loss = reference.measured.loss;
   report.reference_grad_norm = reference.measured.grad_norm;
   for (const ParallelLayout& layout : layouts) {
+    const auto begin = std::chrono::steady_clock::now();
     const ParallelAxes axes(world, layout, config.model, device.get());
     if (!axes.member()) continue;
     LayoutResult result;
@@ -242,6 +245,8 @@ VerifyReport verify_layouts(const Config& config, World& world, const std::vecto
     const double norm_bound = fp32 ? scalar_bound : std::max(bf16_factor * reference.norm_rounding, bf16_norm_bound);
     result.ok = result.ok && result.loss_error <= loss_bound && result.grad_norm_error <= norm_bound;
     report.layouts.push_back(result);
+    log::info("{} of {}: {} {}, {:.1f} s", report.layouts.size(), layouts.size(), layout.text(), result.ok ? "ok" : "BAD",
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   return report;
 }

@@ -125,6 +125,9 @@ TEST_F(Hybrid, VerifyProvesLayoutsOfFourRanks) {
                                            "dp=2,tp=2,zero=2;replicate=2,cp=2,zero=1"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.error;
   EXPECT_EQ(result.out.find("BAD"), std::string::npos) << result.out;
+  // On the way, for whoever waits.
+  EXPECT_NE(result.error.find("1 of 8: tp=4 ok, "), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("8 of 8: replicate=2,zero=1,cp=2 ok, "), std::string::npos) << result.error;
 }
 
 TEST_F(Hybrid, VerifyHoldsGradientsOfHalvesToTheirBounds) {

@@ -62,8 +62,7 @@ std::string PeerCommunicator::obstacle() {
   if (!gpu_streams_have_words()) return "streams cannot wait for words here";
   const gpuStream_t stream = native_stream(*stream_);
   std::uint32_t* const own = word(words_.as<std::byte>(), 0, rank());
-  gpuError_t status = gpuStreamWriteWord(stream, own, 1);
-  if (status == gpuSuccess) status = gpuStreamAwaitWord(stream, own, 1);
+  const gpuError_t status = gpuStreamWords(stream, 1, {&own, 1}, {&own, 1});
   if (status == gpuSuccess) return "";
   gpuGetLastError();
   return fmt::format("streams cannot wait for words: {}", gpuGetErrorString(status));
@@ -106,24 +105,23 @@ const PeerMemory* PeerCommunicator::find(const void* data, std::size_t bytes) co
   return nullptr;
 }
 
-std::uint32_t* PeerCommunicator::word(std::byte* words, int kind, int rank) const {
-  return reinterpret_cast<std::uint32_t*>(words + static_cast<std::size_t>(kind * size() + rank) * word_bytes);
+std::uint32_t* PeerCommunicator::word(std::byte* words, int round, int rank) const {
+  return reinterpret_cast<std::uint32_t*>(words + static_cast<std::size_t>(round * size() + rank) * word_bytes);
 }
 
-void PeerCommunicator::tell(int kind) {
-  for (int other = 0; other < size(); ++other) {
-    if (other == rank()) continue;
-    std::byte* const theirs = peer_words_->of(other, words_.data());
-    gpu_check(gpuStreamWriteWord(native_stream(*stream_), word(theirs, kind, rank()), turns_), "telling another rank");
+// The driver takes all words of a round at once.
+void PeerCommunicator::meet(int round) {
+  std::vector<std::uint32_t*> theirs, own;
+  for (int step = 1; step < size(); ++step) {
+    const int other = (rank() + step) % size();
+    theirs.push_back(word(peer_words_->of(other, words_.data()), round, rank()));
+    own.push_back(word(words_.as<std::byte>(), round, other));
   }
+  gpu_check(gpuStreamWords(native_stream(*stream_), turns_, theirs, own), "telling other ranks and waiting for them");
 }
 
-void PeerCommunicator::await(int kind, int other) {
-  gpu_check(gpuStreamAwaitWord(native_stream(*stream_), word(words_.as<std::byte>(), kind, other), turns_), "waiting for another rank");
-}
-
-template <class Read, class End>
-Event PeerCommunicator::run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read, const End& end) {
+template <class Read>
+Event PeerCommunicator::run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read) {
   const std::lock_guard one_at_a_time(calls_);
   wait_for_room();
   stream_->wait(after);
@@ -139,16 +137,9 @@ Event PeerCommunicator::run(const OperationTag& tag, Event after, std::size_t by
   }
   Event done;
   try {
-    tell(0);
-    for (int step = 1; step < size(); ++step) {
-      const int other = (rank() + step) % size();
-      await(0, other);
-      read(other);
-    }
-    end();
-    tell(1);
-    for (int other = 0; other < size(); ++other)
-      if (other != rank()) await(1, other);
+    meet(0);
+    read();
+    meet(1);
     done = stream_->record();
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -190,12 +181,13 @@ Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
                                                            : find(send, bytes);
   if (memory == nullptr)
     return pass(recv, std::move(after), [&](Event at) { return inner_->all_gather(send, recv, send_count, dtype, std::move(at)); });
-  return run(
-      tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1),
-      [&](int other) { stream_->copy(place(other), memory->of(other, in_place ? place(other) : send), bytes); },
-      [&] {
-        if (!in_place) stream_->copy(place(rank()), send, bytes);
-      });
+  return run(tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1), [&] {
+    for (int step = 1; step < size(); ++step) {
+      const int other = (rank() + step) % size();
+      stream_->copy(place(other), memory->of(other, in_place ? place(other) : send), bytes);
+    }
+    if (!in_place) stream_->copy(place(rank()), send, bytes);
+  });
 }
 
 const PeerMemory* PeerCommunicator::reducible(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const {
@@ -239,11 +231,9 @@ Event PeerCommunicator::reduce(const PeerMemory& memory, const void* send, void*
     parts.push_back(flat(slice + begin * element, count, dtype));
     ops::gpu::sum_parts(*stream_, flat(static_cast<std::byte*>(recv) + begin * element, count, dtype), parts, scale, add);
   };
-  return run(
-      tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes * (n - 1), [](int) {},
-      [&] {
-        for (std::size_t begin = 0; begin < recv_count; begin += piece) sum_piece(begin);
-      });
+  return run(tag_of(OperationKind::reduce_scatter, recv_count, dtype, op), after, bytes * (n - 1), [&] {
+    for (std::size_t begin = 0; begin < recv_count; begin += piece) sum_piece(begin);
+  });
 }
 
 // Operations of the GPU's memory keep their order, whichever way they go; the host's has a queue of its own.
@@ -318,9 +308,10 @@ void PeerCommunicator::let_go() {
   constexpr std::uint32_t beyond = 1u << 30;
   try {
     const gpuStream_t stream = native_stream(*release_);
-    for (const int kind : {0, 1})
-      for (int other = 0; other < size(); ++other)
-        gpu_check(gpuStreamWriteWord(stream, word(words_.as<std::byte>(), kind, other), turns_ + beyond), "ending a wait");
+    std::vector<std::uint32_t*> all;
+    for (const int round : {0, 1})
+      for (int other = 0; other < size(); ++other) all.push_back(word(words_.as<std::byte>(), round, other));
+    gpu_check(gpuStreamWords(stream, turns_ + beyond, all, {}), "ending waits");
     static_cast<void>(watched_.overdue());  // forgets what has ended
   } catch (const Error&) {
     watched_.clear();

@@ -64,13 +64,12 @@ class PeerCommunicator final : public Communicator {
   const PeerMemory* reducible(const void* send, std::size_t recv_count, DType dtype, ReduceOp op) const;
   Event reduce(const PeerMemory& memory, const void* send, void* recv, std::size_t recv_count, DType dtype, ReduceOp op, bool add,
                const Event& after);
-  // `read(rank)` enqueues copies out of another rank's memory, once it is ready; `end()` what is left when all are there.
-  template <class Read, class End>
-  Event run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read, const End& end);
-  // The words of round `kind` (0: my memory is ready, 1: I have read): written into the others', waited for in one's own.
-  void tell(int kind);
-  void await(int kind, int rank);
-  std::uint32_t* word(std::byte* words, int kind, int rank) const;
+  // `read()` enqueues what reads the others' memory, which is ready by then.
+  template <class Read>
+  Event run(const OperationTag& tag, Event after, std::size_t bytes, const Read& read);
+  // The words of a round (0: my memory is ready, 1: I have read): written into the others', waited for in one's own.
+  void meet(int round);
+  std::uint32_t* word(std::byte* words, int round, int rank) const;
   // `operation(after)`: one on `inner`, of this buffer.
   template <class Operation>
   Event pass(const void* buffer, Event after, const Operation& operation);

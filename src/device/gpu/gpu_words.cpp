@@ -4,6 +4,8 @@
 
 #ifndef __HIP_PLATFORM_AMD__
 #include <cuda.h>
+
+#include <vector>
 #endif
 
 namespace baleen {
@@ -21,11 +23,14 @@ gpuError_t gpuAllocationBegin(std::byte** begin, void* memory) {
   *begin = static_cast<std::byte*>(base);
   return status;
 }
-gpuError_t gpuStreamWriteWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  return hipStreamWriteValue32(stream, word, value, 0);
-}
-gpuError_t gpuStreamAwaitWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  return hipStreamWaitValue32(stream, word, value, hipStreamWaitValueGte, 0xffffffff);
+gpuError_t gpuStreamWords(gpuStream_t stream, std::uint32_t value, std::span<std::uint32_t* const> written,
+                          std::span<std::uint32_t* const> awaited) {
+  gpuError_t status = gpuSuccess;
+  for (std::uint32_t* const word : written)
+    if (status == gpuSuccess) status = hipStreamWriteValue32(stream, word, value, 0);
+  for (std::uint32_t* const word : awaited)
+    if (status == gpuSuccess) status = hipStreamWaitValue32(stream, word, value, hipStreamWaitValueGte, 0xffffffff);
+  return status;
 }
 
 #else
@@ -35,9 +40,8 @@ namespace {
 // Of the driver; nullptr where it is missing or too old.
 struct DriverCalls {
   decltype(&cuMemGetAddressRange) address_range = nullptr;
-  decltype(&cuStreamWriteValue32) write = nullptr;
-  decltype(&cuStreamWaitValue32) await = nullptr;
-  bool all() const { return address_range != nullptr && write != nullptr && await != nullptr; }
+  decltype(&cuStreamBatchMemOp) words = nullptr;
+  bool all() const { return address_range != nullptr && words != nullptr; }
 };
 
 template <class Call>
@@ -54,8 +58,7 @@ const DriverCalls& driver() {
   static const DriverCalls calls = [] {
     DriverCalls found;
     find(found.address_range, "cuMemGetAddressRange", 3020);
-    find(found.write, "cuStreamWriteValue32", 11070);
-    find(found.await, "cuStreamWaitValue32", 11070);
+    find(found.words, "cuStreamBatchMemOp", 11070);
     return found;
   }();
   return calls;
@@ -65,7 +68,7 @@ CUdeviceptr address(void* memory) {
   return reinterpret_cast<CUdeviceptr>(memory);
 }
 gpuError_t as_runtime(CUresult status) {
-  return status == CUDA_SUCCESS ? gpuSuccess : status == CUDA_ERROR_NOT_SUPPORTED ? gpuErrorNotSupported : cudaErrorUnknown;
+  return static_cast<gpuError_t>(status);  // the runtime counts errors as the driver does
 }
 
 }  // namespace
@@ -80,11 +83,25 @@ gpuError_t gpuAllocationBegin(std::byte** begin, void* memory) {
   *begin = reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr): the driver counts addresses
   return status;
 }
-gpuError_t gpuStreamWriteWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  return as_runtime(driver().write(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
-}
-gpuError_t gpuStreamAwaitWord(gpuStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  return as_runtime(driver().await(stream, address(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+gpuError_t gpuStreamWords(gpuStream_t stream, std::uint32_t value, std::span<std::uint32_t* const> written,
+                          std::span<std::uint32_t* const> awaited) {
+  std::vector<CUstreamBatchMemOpParams> batch;
+  batch.reserve(written.size() + awaited.size());
+  for (std::uint32_t* const word : written) {
+    CUstreamBatchMemOpParams& one = batch.emplace_back();
+    one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    one.writeValue.address = address(word);
+    one.writeValue.value = value;
+    one.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // with a barrier before it: this version of the call has no other
+  }
+  for (std::uint32_t* const word : awaited) {
+    CUstreamBatchMemOpParams& one = batch.emplace_back();
+    one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    one.waitValue.address = address(word);
+    one.waitValue.value = value;
+    one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  }
+  return as_runtime(driver().words(stream, static_cast<unsigned>(batch.size()), batch.data(), 0));
 }
 
 #endif
