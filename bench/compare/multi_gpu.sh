@@ -9,9 +9,9 @@
 #   scaling:MODEL[:1,2,3]   tokens/s of ZeRO-1, 2 and 3 beside what `alone` measured
 #   llmq:MODEL[:1,2]        the same step by LLMQ, by ZeRO level
 #   fsdp2:MODEL[:2,3]       the same by PyTorch's FSDP2; `fsdp2-compile:MODEL` before it fills the compiler's cache
-#   hybrid:MODEL            tensor parallelism of 2 and 4 beside ZeRO-1 of as many GPUs (micro-batches TP times as large)
-#   pipeline:MODEL          two and four stages by every schedule: tokens/s, the bubble, and the bubble simulated with the passes' times
-#   comm                    `bench comm` beside nccl-tests
+#   hybrid:MODEL[:2,4]      tensor parallelism of 2 and 4 beside ZeRO-1 of as many GPUs (micro-batches TP times as large)
+#   pipeline:MODEL[:2,4]    two and four stages by every schedule: tokens/s, the bubble, and the bubble simulated with the passes' times
+#   comm[:OP,OP]            `bench comm` beside nccl-tests
 #   kill                    a rank killed in the middle of training: how long until all are gone, then the restart
 #   table                   everything measured so far
 #
@@ -64,10 +64,13 @@ print(r[sys.argv[2]])' "$1" "$2"; }
 train() {
   local name=$1 ranks=$2 stage=$3
   shift 3
-  local json=$RESULTS/${stage//:/-}-$name.json
+  local json=$RESULTS/${stage//:/-}-$name.json code=0
   # shellcheck disable=SC2046
-  if ! timeout -k 5 "$LIMIT" "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$json" 2>"$json.log"; then
-    row "$stage" "$name" "$ranks" "failed" "-" "$(grep -m1 -v '^$' "$json.log" | cut -c1-250)"
+  timeout -k 5 "$LIMIT" "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$json" 2>"$json.log" || code=$?
+  if [ $code -ne 0 ]; then
+    local why="exit $code: $(grep -v -E '^$|^I ' "$json.log" | head -n 1 | cut -c1-250)"
+    [ $code -ne 124 ] && [ $code -ne 137 ] || why="no end within $LIMIT s (LIMIT)"
+    row "$stage" "$name" "$ranks" "failed" "-" "$why"
     return 0
   fi
   local speed
@@ -186,7 +189,7 @@ hybrid() {
   train "zero=1" "$GPUS" "hybrid:$1" --set parallelism.zero=1
   base=$(awk -v v="$(field "$RESULTS/hybrid-$1-zero=1.json" tokens_per_s 2>/dev/null || echo 0)" -v n="$GPUS" 'BEGIN { if (v) print v / n }') base_name="ZeRO-1"
   local tensor
-  for tensor in 2 4; do
+  for tensor in ${2//,/ }; do
     [ "$tensor" -le "$GPUS" ] || continue
     train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor=$tensor --set parallelism.zero=1 --set training.micro_batch_size=$((MICRO * tensor))
   done
@@ -196,7 +199,7 @@ pipeline() {
   config "$1"
   base=""
   local stages schedule
-  for stages in 2 4; do
+  for stages in ${2//,/ }; do
     [ "$stages" -le "$GPUS" ] || continue
     for schedule in 1f1b interleaved zero-bubble; do
       local more=()
@@ -208,7 +211,7 @@ pipeline() {
 
 comm() {
   local op tests sizes=${SIZES:-1M:1G}
-  for op in all_reduce all_gather reduce_scatter send_recv; do
+  for op in ${1//,/ }; do
     timeout -k 5 "$LIMIT" "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
     tests=${NCCL_TESTS:-}/${op/send_recv/sendrecv}_perf
     if [ -x "$tests" ]; then timeout -k 5 "$LIMIT" "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
@@ -279,10 +282,12 @@ TOML
 for stage in "$@"; do
   IFS=: read -r name model levels <<<"$stage"
   case $stage in
-    suite | comm) $stage ;;
+    suite) suite ;;
+    comm | comm:*) comm "${model:-all_reduce,all_gather,reduce_scatter,send_recv}" ;;
     verify | verify:*) verify "${model:-fp32,bf16}" ;;
     kill) kill_a_rank ;;
-    alone:* | hybrid:* | pipeline:* | fsdp2-compile:*) "$name" "$model" ;;
+    alone:* | fsdp2-compile:*) "$name" "$model" ;;
+    hybrid:* | pipeline:*) "$name" "$model" "${levels:-2,4}" ;;
     scaling:*) scaling "$model" "${levels:-1,2,3}" ;;
     llmq:*) llmq "$model" "${levels:-1,2}" ;;
     fsdp2:*) fsdp2 "$model" "${levels:-2,3}" ;;
