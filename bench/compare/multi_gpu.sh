@@ -68,7 +68,8 @@ train() {
   # shellcheck disable=SC2046
   timeout -k 5 "$LIMIT" "$BALEEN" bench train "$work/config.toml" --ranks "$ranks" --steps "$STEPS" --json "$@" $(settings) >"$json" 2>"$json.log" || code=$?
   if [ $code -ne 0 ]; then
-    local why="exit $code: $(grep -v -E '^$|^I ' "$json.log" | head -n 1 | cut -c1-250)"
+    local why
+    why="exit $code: $({ grep -v -E '^$|^I ' "$json.log" || true; } | head -n 1 | cut -c1-250)"
     [ $code -ne 124 ] && [ $code -ne 137 ] || why="no end within $LIMIT s (LIMIT)"
     row "$stage" "$name" "$ranks" "failed" "-" "$why"
     return 0
@@ -191,7 +192,7 @@ hybrid() {
   local tensor
   for tensor in ${2//,/ }; do
     [ "$tensor" -le "$GPUS" ] || continue
-    train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor=$tensor --set parallelism.zero=1 --set training.micro_batch_size=$((MICRO * tensor))
+    train "tp=$tensor" "$GPUS" "hybrid:$1" --set parallelism.tensor="$tensor" --set parallelism.zero=1 --set training.micro_batch_size=$((MICRO * tensor))
   done
 }
 
@@ -204,7 +205,7 @@ pipeline() {
     for schedule in 1f1b interleaved zero-bubble; do
       local more=()
       [ $schedule != interleaved ] || more=(--set parallelism.virtual_stages=2)
-      train "pp=$stages,$schedule" "$stages" "pipeline:$1" --set parallelism.pipeline=$stages --set parallelism.schedule=$schedule "${more[@]}"
+      train "pp=$stages,$schedule" "$stages" "pipeline:$1" --set parallelism.pipeline="$stages" --set parallelism.schedule=$schedule "${more[@]}"
     done
   done
 }
