@@ -213,7 +213,7 @@ pipeline() {
 comm() {
   local op tests sizes=${SIZES:-1M:1G}
   for op in ${1//,/ }; do
-    timeout -k 5 "$LIMIT" "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op $op --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm $op "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
+    timeout -k 5 "$LIMIT" "$BALEEN" bench comm --backend "$BACKEND" --ranks "$GPUS" --op "$op" --sizes "$sizes" --json >"$RESULTS/comm-$op.json" 2>"$work/comm.log" || { row comm "$op" "$GPUS" failed "-" "$(tail -n 1 "$work/comm.log")"; continue; }
     tests=${NCCL_TESTS:-}/${op/send_recv/sendrecv}_perf
     if [ -x "$tests" ]; then timeout -k 5 "$LIMIT" "$tests" -b "${sizes%:*}" -e "${sizes#*:}" -f 2 -g "$GPUS" -n 50 -w 5 -c 0 -d float -z 0 >"$RESULTS/nccl-tests-$op.txt" 2>&1 || true; fi
     python3 - "$RESULTS/comm-$op.json" "$RESULTS/nccl-tests-$op.txt" >"$work/comm.txt" <<'PYTHON'
