@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -20,8 +21,16 @@ class BothEvents final : public EventState {
  public:
   BothEvents(Event first, Event second) : first_(std::move(first)), second_(std::move(second)) {}
   bool ready() const override { return first_.ready() && second_.ready(); }
-  void wait() override {
-    first_.wait();
+  void wait() override {  // both have ended, also where one has failed
+    try {
+      first_.wait();
+    } catch (const std::exception&) {
+      try {
+        second_.wait();
+      } catch (const std::exception&) {  // the first is told
+      }
+      throw;
+    }
     second_.wait();
   }
 

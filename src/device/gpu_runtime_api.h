@@ -28,7 +28,6 @@ inline constexpr auto gpuIpcCloseMemHandle = &BALEEN_GPU_NAME(IpcCloseMemHandle)
 inline gpuError_t gpuIpcOpenMemHandle(void** memory, gpuIpcMemHandle_t handle) {
   return BALEEN_GPU_NAME(IpcOpenMemHandle)(memory, handle, BALEEN_GPU_NAME(IpcMemLazyEnablePeerAccess));
 }
-inline constexpr auto gpuErrorNotSupported = BALEEN_GPU_NAME(ErrorNotSupported);
 
 #undef BALEEN_GPU_NAME
 

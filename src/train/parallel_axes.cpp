@@ -14,6 +14,15 @@ MeshDegrees degrees_of(const ParallelLayout& layout) {
           static_cast<int>(layout.tp)};
 }
 
+// NCCL connects two ranks on their first message, for which both wait on the host, and with memory of its own: here, where nothing else is
+// under way and before anybody asks what is free.
+void connect(Communicator* ring, Device* device) {
+  if (ring == nullptr || device == nullptr || device->kind() == DeviceKind::cpu) return;
+  const int next = (ring->rank() + 1) % ring->size(), previous = (ring->rank() + ring->size() - 1) % ring->size();
+  const Buffer bytes = device->allocate("first messages", 2);
+  ring->exchange(bytes.data(), next, bytes.as<std::byte>() + 1, previous, 1, DType::u8).wait();
+}
+
 }  // namespace
 
 Mesh mesh_of(const ParallelLayout& layout) {
@@ -31,6 +40,7 @@ ParallelAxes::ParallelAxes(World& world, const ParallelLayout& layout, const Mod
   Communicator* const tensor = create(world, {Axis::tp}, "tp");
   Communicator* const ring = create(world, {Axis::cp}, "cp");
   Communicator* const ring_gradients = create(world, {Axis::cp}, "cp (gradients)");
+  for (Communicator* passing_on : {ring, ring_gradients}) connect(passing_on, device);
   Communicator* const copies = create(world, {Axis::tp}, "tp (gradients)");
   // Of the ranks of axis tp, consecutive ones share a KV head where there are fewer heads than ranks.
   std::vector<int> same_heads;

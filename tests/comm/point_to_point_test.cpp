@@ -138,21 +138,24 @@ TEST(PointToPoint, StartsAfterItsEventAndLetsOthersPass) {
 }
 
 // Three times around the ring, each passing on what has just arrived, with nobody waiting in between.
-TEST(PointToPoint, AllPassOnAtOnce) {
-  for (const int size : {2, 3, 5})
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, large})
-      run_members(size, [&](Communicator& comm) {
-        const int next = (comm.rank() + 1) % size, previous = (comm.rank() + size - 1) % size;
-        std::vector<std::vector<float>> held{ramp(count, static_cast<float>(comm.rank() * 10))};
-        Event done;
-        for (int step = 1; step <= 3; ++step) {
-          held.emplace_back(count);
-          done = comm.exchange(held[held.size() - 2].data(), next, held.back().data(), previous, count, DType::f32, done);
-        }
-        done.wait();
-        for (int step = 0; step <= 3; ++step)
-          ASSERT_EQ(held[static_cast<std::size_t>(step)], ramp(count, static_cast<float>((comm.rank() + 3 * size - step) % size * 10)));
-      });
+class Ring : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Ring, ::testing::Values(2, 3, 5), ::testing::PrintToStringParamName());
+
+TEST_P(Ring, AllPassOnAtOnce) {
+  const int size = GetParam();
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, large})
+    run_members(size, [&](Communicator& comm) {
+      const int next = (comm.rank() + 1) % size, previous = (comm.rank() + size - 1) % size;
+      std::vector<std::vector<float>> held{ramp(count, static_cast<float>(comm.rank() * 10))};
+      Event done;
+      for (int step = 1; step <= 3; ++step) {
+        held.emplace_back(count);
+        done = comm.exchange(held[held.size() - 2].data(), next, held.back().data(), previous, count, DType::f32, done);
+      }
+      done.wait();
+      for (int step = 0; step <= 3; ++step)
+        ASSERT_EQ(held[static_cast<std::size_t>(step)], ramp(count, static_cast<float>((comm.rank() + 3 * size - step) % size * 10)));
+    });
 }
 
 // Messages that end when somebody says so.
@@ -160,6 +163,7 @@ class ByHand final : public Communicator {
  public:
   ByHand() : Communicator(0, 3, "by hand") {}
   const std::shared_ptr<Gate> sent = std::make_shared<Gate>(), received = std::make_shared<Gate>();
+  Event of_send{sent}, of_recv{received};
   void abort(const std::string&) override {}
 
  protected:
@@ -167,8 +171,8 @@ class ByHand final : public Communicator {
   Event do_reduce_scatter(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
   Event do_all_gather(const void*, void*, std::size_t, DType, Event after) override { return after; }
   Event do_broadcast(void*, std::size_t, DType, int, Event after) override { return after; }
-  Event do_send(const void*, std::size_t, DType, int, Event) override { return Event(sent); }
-  Event do_recv(void*, std::size_t, DType, int, Event) override { return Event(received); }
+  Event do_send(const void*, std::size_t, DType, int, Event) override { return of_send; }
+  Event do_recv(void*, std::size_t, DType, int, Event) override { return of_recv; }
   Event do_barrier(Event after) override { return after; }
   Event do_all_to_all(const void*, void*, std::size_t, DType, Event after) override { return after; }
 };
@@ -184,6 +188,35 @@ TEST(PointToPoint, AnExchangeIsCompleteWhenBothItsHalvesAre) {
     (send_first ? comm.received : comm.sent)->open();
     EXPECT_TRUE(exchanged.ready());
     exchanged.wait();
+  }
+}
+
+class Failing final : public EventState {
+ public:
+  explicit Failing(int& waits) : waits_(waits) {}
+  bool ready() const override { return true; }
+  void wait() override {
+    ++waits_;
+    throw Error(ExitCode::rank_failed, "failed");
+  }
+
+ private:
+  int& waits_;
+};
+
+// Its buffers are free afterwards.
+TEST(PointToPoint, AnExchangeIsWaitedForWholeAlsoWhereAHalfHasFailed) {
+  for (const bool send_fails : {false, true}) {
+    ByHand comm;
+    int waits = 0;
+    const Event failed(std::make_shared<Failing>(waits));
+    comm.of_send = send_fails ? failed : Event(comm.sent);
+    comm.of_recv = failed;
+    float out = 1, in = 0;
+    const Event exchanged = comm.exchange(&out, 1, &in, 2, 1, DType::f32);
+    comm.sent->open();
+    EXPECT_THROW(exchanged.wait(), Error);
+    EXPECT_EQ(waits, send_fails ? 2 : 1);
   }
 }
 

@@ -15,7 +15,7 @@ using testing::failure_of;
 
 class OverTcp : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Suite, OverTcp,
-                         ::testing::Values("*Collectives.*/2:*Collectives.*/3", "*Collectives.*/5", "PointToPoint.*",
+                         ::testing::Values("*Collectives.*/2:*Collectives.*/3", "*Collectives.*/5", "PointToPoint.*:Ranks/Ring.*",
                                            "Failure.Abort*:Failure.Closing*:Failure.Different*:Failure.AFailedEvent*",
                                            "World.OneCommunicator*:World.RanksMay*:World.*Bytes*:World.LeavesNo*:TcpRank.*"));
 

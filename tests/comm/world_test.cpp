@@ -118,6 +118,8 @@ TEST(World, EveryCollectiveSendsTheBytesOfItsTable) {
     EXPECT_EQ(sent_by([&] { return comm->broadcast(a.data(), each * n, DType::f32, 1); }), comm->rank() == 0 ? 0 : whole);
     // bf16 travels as fp32 partial sums through the first half: 4 + 2 bytes an element.
     EXPECT_EQ(sent_by([&] { return comm->all_reduce(a.data(), b.data(), each * n, DType::bf16, ReduceOp::sum); }), share + share / 2);
+    const int next = (comm->rank() + 1) % n, previous = (comm->rank() + n - 1) % n;
+    EXPECT_EQ(sent_by([&] { return comm->exchange(a.data(), next, b.data(), previous, each * n, DType::f32); }), whole);
     EXPECT_EQ(sent_by([&] { return comm->barrier(); }), 0u);
   });
 }

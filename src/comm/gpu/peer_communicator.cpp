@@ -18,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t word_bytes = 128;  // a line of its own each
+constexpr int most_members = 100;        // a call of the driver takes 255 words, and each has two
 constexpr const char* remedy = "look for the first failure; run the same command again: it resumes";
 
 OperationTag tag_of(OperationKind kind, std::size_t count, DType dtype, ReduceOp op = ReduceOp::sum) {
@@ -60,6 +61,7 @@ PeerCommunicator::~PeerCommunicator() {
 // A driver may have the calls and a GPU not the means: what is tried with a word of this rank's own that is still 0.
 std::string PeerCommunicator::obstacle() {
   if (!gpu_streams_have_words()) return "streams cannot wait for words here";
+  if (size() > most_members) return fmt::format("{} members are more than a stream waits for at once", size());
   const gpuStream_t stream = native_stream(*stream_);
   std::uint32_t* const own = word(words_.as<std::byte>(), 0, rank());
   const gpuError_t status = gpuStreamWords(stream, 1, {&own, 1}, {&own, 1});
