@@ -13,6 +13,7 @@
 #include "data/sidecar.h"
 #include "train/evaluation.h"
 #include "train/model_folder.h"
+#include "train/non_finite.h"
 #include "train/parallel_axes.h"
 
 namespace baleen::cli {
@@ -118,6 +119,7 @@ int run(const EvalArguments& arguments, const std::vector<std::string>& command_
     const TokenDataset data(work.paths, {work.length, 1, folder.config().vocab_size, DataOrder::sequential, 0});
     const EvaluationResult result = evaluate(engine, data, static_cast<std::int64_t>(data.samples()));
     if (world.rank() == 0) print_loss(result, work, arguments.json);
+    check_finite(engine, result.loss, "loss");
     return 0;
   });
 }

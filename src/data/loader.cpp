@@ -75,6 +75,13 @@ std::uint64_t TokenDataset::tokens() const {
                          [](std::uint64_t sum, const TokenFile& file) { return sum + file.size(); });
 }
 
+void TokenDataset::check_ids() const {
+  const auto T = static_cast<std::uint64_t>(options_.sequence_length);
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    if (const std::uint64_t here = first_sample_[i + 1] - first_sample_[i]; here > 0)
+      files_[i].check_ids(0, here * T + 1, options_.vocabulary);
+}
+
 std::uint64_t TokenDataset::sample_at(std::uint64_t position) const {
   const std::uint64_t epoch = position / samples(), within = position % samples();
   return options_.order == DataOrder::sequential ? within : Shuffle(samples(), options_.seed, epoch)(within);

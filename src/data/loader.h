@@ -87,6 +87,8 @@ class TokenDataset : public Dataset {
   std::int64_t sequence_length() const override { return options_.sequence_length; }
   std::int64_t global_batch_size() const override { return options_.global_batch_size; }
 
+  // Looks at all that will ever be read. Throws Error(bad_data) as TokenFile::read() does.
+  void check_ids() const;
   std::uint64_t samples() const { return first_sample_.back(); }  // of one epoch
   std::uint64_t tokens() const;                                   // in all files
   // The sample at `position` of the endless order.

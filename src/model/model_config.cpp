@@ -136,4 +136,30 @@ void complete_and_validate(ModelConfig& config, const std::string& where) {
   check_rope_scaling(config.rope_scaling, where);
 }
 
+void check_same_function(const ModelConfig& saved, const ModelConfig& current) {
+  const auto check = [](const char* key, const auto& before, const auto& now) {
+    if (before == now) return;
+    throw Error(
+        ExitCode::bad_config,
+        fmt::format("the checkpoint's model has {} = {}, and the config has {}: its weights would be another function", key, before, now),
+        fmt::format("model.{}", key),
+        "set it back; `baleen export` the checkpoint and begin a new run with it as [model] path to change it on purpose");
+  };
+  check("architecture", saved.architecture, current.architecture);
+  check("num_attention_heads", saved.num_attention_heads, current.num_attention_heads);
+  check("num_key_value_heads", saved.num_key_value_heads, current.num_key_value_heads);
+  check("head_dim", saved.head_dim, current.head_dim);
+  check("rms_norm_eps", saved.rms_norm_eps, current.rms_norm_eps);
+  if (current.is_gpt2()) return;  // its positions are learnt
+  check("rope_theta", saved.rope_theta, current.rope_theta);
+  const RopeScaling &before = saved.rope_scaling, &now = current.rope_scaling;
+  check("rope_scaling.type", before.type, now.type);
+  if (now.type == "default") return;
+  check("rope_scaling.factor", before.factor, now.factor);
+  if (now.type != "llama3") return;
+  check("rope_scaling.low_freq_factor", before.low_freq_factor, now.low_freq_factor);
+  check("rope_scaling.high_freq_factor", before.high_freq_factor, now.high_freq_factor);
+  check("rope_scaling.original_max_position_embeddings", before.original_max_position_embeddings, now.original_max_position_embeddings);
+}
+
 }  // namespace baleen

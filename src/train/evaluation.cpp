@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "ops/cross_entropy.h"
+#include "train/non_finite.h"
 #include "train/step.h"
 
 namespace baleen {
@@ -74,6 +76,7 @@ ChoiceResult evaluate_choices(Engine& engine, const std::vector<ChoiceExample>& 
     if (present) losses[number * most + choice] = loss;
   }
   engine.everyone().all_reduce(losses.data(), losses.data(), losses.size(), DType::f64, ReduceOp::sum).wait();
+  check_finite(engine, std::accumulate(losses.begin(), losses.end(), 0.0), "loss of a choice");
   ChoiceResult result;
   for (std::size_t number = 0; number < count; ++number) {
     const std::span<double> sums = std::span(losses).subspan(number * most, examples[number].choices.size());

@@ -24,7 +24,7 @@ struct ChoiceResult {
 };
 
 // Scores every choice behind its context. `engine` takes one sequence at a time, as long as longest_choice() of the examples or longer;
-// ranks of its data group divide the examples. Collective.
+// ranks of its data group divide the examples. Collective. Throws Error(bad_numbers) where a loss is not finite.
 ChoiceResult evaluate_choices(Engine& engine, const std::vector<ChoiceExample>& examples, std::int64_t sequence_length);
 
 // Tokens of the longest context with a choice, less one.

@@ -1,8 +1,11 @@
 #include "train/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "model/family.h"
 #include "model/rope_table.h"
@@ -83,10 +86,13 @@ void Generator::generate(std::span<const std::int32_t> prompt, const SamplingOpt
   std::vector<std::int32_t> text(prompt.begin(), prompt.end());
   std::span<const float> logits = this->logits(prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
+    const auto candidates =
+        options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits;
+    if (!std::all_of(candidates.begin(), candidates.end(), [](float logit) { return std::isfinite(logit); }))
+      throw Error(ExitCode::bad_numbers, "the model's logits are not finite", fmt::format("after {} tokens", text.size()),
+                  "use an earlier checkpoint; `baleen eval` names the parameter");
     const double uniform = static_cast<double>(philox(static_cast<std::uint64_t>(i))[0]) * 0x1p-32;
-    const std::int32_t id =
-        sample_token(options.vocabulary > 0 ? logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocabulary))) : logits,
-                     options.sampling, uniform);
+    const std::int32_t id = sample_token(candidates, options.sampling, uniform);
     if (std::find(options.end_tokens.begin(), options.end_tokens.end(), id) != options.end_tokens.end()) return;
     emit(id);
     if (i + 1 == options.tokens) return;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 
 namespace baleen {
 namespace {
@@ -46,12 +47,24 @@ std::string first_not_finite(Engine& engine, TensorOf tensor_of) {
   return fmt::format("{} (rank {})", parameter.data(), finder);
 }
 
+std::string first_weight_not_finite(Engine& engine) {
+  return first_not_finite(engine, [&](ParameterId id) { return std::optional(engine.units().kept_weights(id)); });
+}
+
 }  // namespace
+
+void check_finite(Engine& engine, double value, const std::string& what) {
+  if (std::isfinite(value)) return;
+  const std::string weight = first_weight_not_finite(engine);
+  throw Error(ExitCode::bad_numbers, fmt::format("the {} is not finite", what),
+              weight.empty() ? "all weights are finite" : "first parameter whose weights are not finite: " + weight,
+              "use an earlier checkpoint (`baleen checkpoint list` names them), or another model");
+}
 
 std::string name_non_finite(Engine& engine, const HostBatch& batch, double valid_tokens) {
   engine.settle_weights();
   const UnitStorage& units = engine.units();
-  const std::string weight = first_not_finite(engine, [&](ParameterId id) { return std::optional(units.kept_weights(id)); });
+  const std::string weight = first_weight_not_finite(engine);
   std::int32_t loser = std::isfinite(engine.gradients(batch, valid_tokens)) ? engine.everyone().size() : engine.everyone().rank();
   engine.everyone().all_reduce(&loser, &loser, 1, DType::i32, ReduceOp::min).wait();
   const std::string gradient = first_not_finite(engine, [&](ParameterId id) -> std::optional<Tensor> {

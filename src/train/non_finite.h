@@ -12,4 +12,8 @@ namespace baleen {
 // not finite. Collective over everyone; every rank gets the same text, such as "first parameter with a non-finite gradient: x (rank 2)".
 std::string name_non_finite(Engine& engine, const HostBatch& batch, double valid_tokens);
 
+// Throws Error(bad_numbers) where `value`, which all ranks have, is not finite: "the loss is not finite" for a `what` of "loss", and names
+// the first parameter whose weights are not finite themselves. Collective then.
+void check_finite(Engine& engine, double value, const std::string& what);
+
 }  // namespace baleen

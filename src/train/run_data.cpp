@@ -42,14 +42,19 @@ std::shared_ptr<const Tokenizer> model_tokenizer(const std::filesystem::path& fo
 }
 
 std::unique_ptr<TokenDataset> open_dataset(const std::vector<std::filesystem::path>& paths, const Config& config, std::int64_t global_batch,
-                                           DataOrder order) {
-  return std::make_unique<TokenDataset>(
+                                           DataOrder order, std::int64_t tokenizer_vocabulary) {
+  auto dataset = std::make_unique<TokenDataset>(
       paths, DatasetOptions{config.training.sequence_length, global_batch, config.model.vocab_size, order, config.data.seed});
+  // Else an id that the model does not have would end the run when its turn comes.
+  if (tokenizer_vocabulary > config.model.vocab_size) dataset->check_ids();
+  return dataset;
 }
 
-std::unique_ptr<Dataset> open_training_data(const std::vector<std::vector<std::filesystem::path>>& sources, const Config& config) {
+std::unique_ptr<Dataset> open_training_data(const std::vector<std::vector<std::filesystem::path>>& sources, const Config& config,
+                                            std::int64_t tokenizer_vocabulary) {
   std::vector<std::unique_ptr<TokenDataset>> datasets;
-  for (const auto& files : sources) datasets.push_back(open_dataset(files, config, config.training.global_batch_size, DataOrder::shuffled));
+  for (const auto& files : sources)
+    datasets.push_back(open_dataset(files, config, config.training.global_batch_size, DataOrder::shuffled, tokenizer_vocabulary));
   if (datasets.size() == 1) return std::move(datasets.front());
   return std::make_unique<MixedDataset>(std::move(datasets), config.data.weights);
 }
@@ -84,9 +89,9 @@ RunData resolve_run(Config& config, int world) {
   resolve_layout(config, world);
   if (begins_with_weights(config)) open_model_weights(config.model_path, config.model);  // what is wrong with them is said once
   const bool complete = std::none_of(sources.begin(), sources.end(), [](const auto& files) { return files.empty(); });
-  if (!sources.empty() && complete) data.train = open_training_data(sources, config);
+  if (!sources.empty() && complete) data.train = open_training_data(sources, config, vocabulary);
   if (!validation.empty()) {
-    data.validation = open_dataset(validation, config, 1, DataOrder::sequential);
+    data.validation = open_dataset(validation, config, 1, DataOrder::sequential, vocabulary);
     const std::vector<TokenFile> files = open_files(validation);
     const auto description = describe_token_files(files);
     if (description && description->counts && description->counts->tokens > 0)

@@ -153,6 +153,7 @@ void Trainer::restore_from(const std::filesystem::path& directory) {
   }
   checkpoint::CheckpointReader reader(directory);
   const TrainingState state = TrainingState::from_json(reader.training(), directory.string());
+  if (!state.model_config.empty()) check_same_function(parse_model_config(state.model_config, directory.string()), config_.model);
   load_checkpoint(reader, engine_.units(), /*with_moments=*/true);
   if (data_.train != nullptr && !state.data_fingerprint.empty())
     check_same_data(DataFingerprint::from_json(state.data_fingerprint, directory.string()), data_.train->fingerprint());

@@ -140,6 +140,47 @@ TEST_F(BadInput, RunDirectoryInUse) {
   EXPECT_EQ(first.wait().exit_code, 75);
 }
 
+// The weights fit into the model that is asked for, which would compute something else with them.
+TEST_F(BadInput, AnotherModelOfTheSameShapesIsNotResumed) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const auto resume = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> more{"--set", "training.steps=20"};
+    for (const std::string& setting : settings) more.insert(more.end(), {"--set", setting});
+    return train("run", more);
+  };
+  const auto refused = [&](const std::vector<std::string>& settings, const std::string& key) {
+    const CommandResult result = resume(settings);
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_NE(result.error.find(key), std::string::npos) << result.error;
+  };
+  const std::size_t before = rows("run").size();
+  refused({"model.rope_theta=500"}, "model.rope_theta");
+  refused({"model.rms_norm_eps=0.1"}, "model.rms_norm_eps");
+  refused({"model.num_attention_heads=2", "model.num_key_value_heads=1", "model.head_dim=24"}, "model.num_attention_heads");
+  refused({"model.architecture=mistral"}, "model.architecture");
+  EXPECT_EQ(rows("run").size(), before);
+  EXPECT_EQ(resume({"model.initializer_range=0.5"}).exit_code, 0);  // of no weight that there is
+}
+
+// Ids that come up late, or never, say nothing in the first step.
+TEST_F(BadInput, AnIdOutsideTheVocabularyIsFoundBeforeAnythingIsDeleted) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  std::string text;
+  for (int line = 0; line < 3000; ++line) text += "Line " + std::to_string(line) + " of a text.\n";
+  write_text(folder / "one.txt", text);
+  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "one.txt", folder / "one.txt", "--out", folder / "two.bin"}).exit_code,
+            0);
+  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "one.txt", "--out", folder / "single.bin"}).exit_code, 0);
+  const std::vector<std::string> two{"--set", "data.train=two.bin", "--set", "model.vocab_size=200", "--resume", "never"};
+  const CommandResult result = train("run", two);
+  EXPECT_EQ(result.exit_code, 3) << result.error;
+  EXPECT_NE(result.error.find("token id 256"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("two.bin"), std::string::npos) << result.error;
+  EXPECT_EQ(run_baleen({"checkpoint", "verify", folder / "run"}).exit_code, 0);
+  // The mark of the end is the last token, which no sample reaches.
+  EXPECT_EQ(train("other", {"--set", "data.train=single.bin", "--set", "model.vocab_size=200"}).exit_code, 0);
+}
+
 TEST_F(BadInput, NonFiniteLossStopsWith5AndIsRecorded) {
   const CommandResult result = train("run", {"--ranks", "2", "--set", "optimizer.lr=1e30", "--set", "checkpoint.every=1"});
   EXPECT_EQ(result.exit_code, 5) << result.error;

@@ -1,4 +1,6 @@
 // A model's folder as a user meets it: imported, trained on from model.path in another layout, exported, evaluated, spoken with.
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -28,6 +30,30 @@ class HuggingFaceFolders : public TrainingFixture {
     return result.out;
   }
 };
+
+TEST_F(HuggingFaceFolders, WeightsThatAreNoNumbersAreNamed) {
+  ASSERT_EQ(train("run", {"--set", "training.steps=1"}).exit_code, 0);
+  const std::string exported = folder / "exported", file = folder / "exported/model.safetensors";
+  ASSERT_EQ(run_baleen({"export", folder / "run", "--out", exported}).exit_code, 0);
+  std::string bytes = read_text(file);
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const auto tensors = parse_json(bytes.substr(sizeof header, header), file);
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_EQ(tensors["model.norm.weight"]["dtype"], "F32");
+  std::memcpy(bytes.data() + sizeof header + header + tensors["model.norm.weight"]["data_offsets"][0].get<std::size_t>(), &bad, sizeof bad);
+  write_text(file, bytes);
+  const auto fails = [&](const std::vector<std::string>& arguments, const std::string& words) {
+    const CommandResult result = run_baleen(arguments);
+    EXPECT_EQ(result.exit_code, 5) << result.error;
+    EXPECT_NE(result.error.find(words), std::string::npos) << result.error;
+    return result.out;
+  };
+  const std::string named = "not finite: model.norm.weight (rank 0)";
+  EXPECT_NE(fails({"eval", exported, "--data", folder / "corpus.val.bin", "--json"}, named).find("\"loss\":null"), std::string::npos);
+  fails({"eval", exported, "--data", folder / "corpus.val.bin", "--ranks", "2"}, named);
+  fails({"generate", exported, "--prompt", "Line 1", "--tokens", "5"}, "logits are not finite");
+}
 
 TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   // A run exports itself at its end; what it exports is the model that it is.

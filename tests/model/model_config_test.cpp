@@ -161,6 +161,33 @@ TEST(ModelConfig, PresetsHaveThePublishedSizes) {
   EXPECT_THROW(model_preset("nothing", ""), Error);
 }
 
+TEST(ModelConfig, WeightsAreTheSameFunctionAfterTheirRecordIsRead) {
+  for (const std::string& name : model_preset_names()) {
+    ModelConfig config = model_preset(name, "");
+    if (config.vocab_size == 0) config.vocab_size = 257;
+    if (config.max_position_embeddings == 0) config.max_position_embeddings = 64;
+    complete_and_validate(config, name);
+    const ModelConfig saved = parse_model_config(model_config_json(config), name);
+    EXPECT_NO_THROW(check_same_function(saved, config)) << name;
+    const auto differs = [&](const char* key, auto change) {
+      ModelConfig other = config;
+      change(other);
+      try {
+        check_same_function(saved, other);
+        ADD_FAILURE() << name << ": another " << key << " was taken";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_config);
+        EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+      }
+    };
+    differs("rms_norm_eps", [](ModelConfig& c) { c.rms_norm_eps *= 2; });
+    differs("head_dim", [](ModelConfig& c) { c.head_dim *= 2; });
+    if (config.is_gpt2()) continue;
+    differs("rope_theta", [](ModelConfig& c) { c.rope_theta += 1; });
+    differs("rope_scaling", [](ModelConfig& c) { c.rope_scaling = {.type = "linear", .factor = 3}; });
+  }
+}
+
 TEST(RopeTable, Llama3KeepsShortWavelengthsAndDividesLongOnes) {
   ModelConfig config = model_preset("llama-3.2-1b", "");
   const std::vector<double> scaled = rope_inverse_frequencies(config);
