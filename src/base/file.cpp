@@ -10,11 +10,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/temporary_path.h"
 
 namespace baleen {
-namespace {
-
-[[noreturn]] void fail(std::string_view verb, const std::filesystem::path& path, int error) {
+void throw_file_error(std::string_view verb, const std::filesystem::path& path, int error) {
   std::string remedy = "check the path, and the disk that it is on";
   if (error == EACCES || error == EPERM || error == EROFS) remedy = "check the permissions of the file and its directory";
   if (error == ENOSPC || error == EDQUOT) remedy = "free some space or write to another disk";
@@ -23,6 +22,8 @@ namespace {
   if (error == EMFILE || error == ENFILE) remedy = "raise the limit on open files (ulimit -n)";
   throw Error(ExitCode::bad_data, "cannot " + std::string(verb) + ": " + std::strerror(error), path.string(), remedy);
 }
+
+namespace {
 
 // Closes a descriptor when it goes out of scope.
 class Descriptor {
@@ -41,8 +42,8 @@ class Descriptor {
 
 struct stat regular_file(int descriptor, const std::filesystem::path& path) {
   struct stat status{};
-  if (fstat(descriptor, &status) != 0) fail("read", path, errno);
-  if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
+  if (fstat(descriptor, &status) != 0) throw_file_error("read", path, errno);
+  if (S_ISDIR(status.st_mode)) throw_file_error("read", path, EISDIR);
   if (!S_ISREG(status.st_mode))
     throw Error(ExitCode::bad_data, "cannot read: not a regular file", path.string(), "copy it to a file first");
   return status;
@@ -52,7 +53,7 @@ struct stat regular_file(int descriptor, const std::filesystem::path& path) {
 
 std::string read_file(const std::filesystem::path& path, std::size_t limit) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) fail("read", path, errno);
+  if (file.get() < 0) throw_file_error("read", path, errno);
   const auto status = regular_file(file.get(), path);
   if (static_cast<std::size_t>(status.st_size) > limit)
     throw Error(ExitCode::bad_data,
@@ -63,7 +64,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit) {
   while (done < content.size()) {
     const ssize_t got = ::read(file.get(), content.data() + done, content.size() - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("read", path, errno);
+    if (got < 0) throw_file_error("read", path, errno);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
   }
@@ -72,33 +73,28 @@ std::string read_file(const std::filesystem::path& path, std::size_t limit) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  std::filesystem::path beside = path;
-  beside += ".tmp";
-  try {
-    FileWriter writer(beside);
-    writer.write(content);
-    writer.sync_and_close();
-    if (::rename(beside.c_str(), path.c_str()) != 0) fail("write", path, errno);
-  } catch (const Error&) {
-    ::unlink(beside.c_str());
-    throw;
-  }
+  TemporaryPath beside(path, TemporaryPath::Kind::file);
+  FileWriter writer(beside.path());
+  writer.write(content);
+  writer.sync_and_close();
+  beside.publish();
   sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
 void sync_directory(const std::filesystem::path& directory) {
   const Descriptor file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (file.get() < 0) fail("sync", directory, errno);
-  if (::fsync(file.get()) != 0 && errno != EINVAL) fail("sync", directory, errno);  // EINVAL: a file system without directory sync
+  if (file.get() < 0) throw_file_error("sync", directory, errno);
+  if (::fsync(file.get()) != 0 && errno != EINVAL)
+    throw_file_error("sync", directory, errno);  // EINVAL: a file system without directory sync
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) fail("read", path, errno);
+  if (file.get() < 0) throw_file_error("read", path, errno);
   size_ = static_cast<std::size_t>(regular_file(file.get(), path).st_size);
   if (size_ == 0) return;
   void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (mapped == MAP_FAILED) fail("map", path, errno);
+  if (mapped == MAP_FAILED) throw_file_error("map", path, errno);
   data_ = static_cast<const std::byte*>(mapped);
 }
 
@@ -118,7 +114,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 FileReader::FileReader(const std::filesystem::path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (descriptor_ < 0) fail("read", path, errno);
+  if (descriptor_ < 0) throw_file_error("read", path, errno);
 }
 
 FileReader::~FileReader() {
@@ -138,7 +134,7 @@ void FileReader::read_at(std::size_t offset, void* out, std::size_t bytes) const
   while (bytes > 0) {
     const ssize_t got = ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("read", path_, errno);
+    if (got < 0) throw_file_error("read", path_, errno);
     if (got == 0)
       throw Error(ExitCode::bad_data,
                   "the file has become shorter while it was in use: it ends before byte " + std::to_string(offset + bytes), path_.string(),
@@ -151,7 +147,7 @@ void FileReader::read_at(std::size_t offset, void* out, std::size_t bytes) const
 
 FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail("write", path, errno);
+  if (descriptor_ < 0) throw_file_error("write", path, errno);
 }
 
 FileWriter::~FileWriter() {
@@ -163,7 +159,7 @@ void FileWriter::write(const void* data, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t put = ::write(descriptor_, from, bytes);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("write", path_, errno);
+    if (put < 0) throw_file_error("write", path_, errno);
     from += put;
     bytes -= static_cast<std::size_t>(put);
     written_ += static_cast<std::size_t>(put);
@@ -176,7 +172,7 @@ void FileWriter::write_at(std::size_t offset, const void* data, std::size_t byte
   while (bytes > 0) {
     const ssize_t put = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("write", path_, errno);
+    if (put < 0) throw_file_error("write", path_, errno);
     from += put;
     offset += static_cast<std::size_t>(put);
     bytes -= static_cast<std::size_t>(put);
@@ -187,8 +183,8 @@ void FileWriter::sync_and_close() {
   const int descriptor = std::exchange(descriptor_, -1);
   const bool synced = ::fsync(descriptor) == 0 || errno == EINVAL;
   const int error = errno;
-  if (::close(descriptor) != 0) fail("write", path_, errno);
-  if (!synced) fail("write", path_, error);
+  if (::close(descriptor) != 0) throw_file_error("write", path_, errno);
+  if (!synced) throw_file_error("write", path_, error);
 }
 
 }  // namespace baleen

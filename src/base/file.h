@@ -13,8 +13,11 @@ namespace baleen {
 // The whole file as bytes. Throws Error(code bad_data) naming the path when it cannot be read or is larger than `limit` bytes.
 std::string read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 31);
 
+// Throws Error(bad_data) "cannot VERB: …" for a system call's errno, with what to do about it.
+[[noreturn]] void throw_file_error(std::string_view verb, const std::filesystem::path& path, int error);
+
 // Writes beside, syncs, renames over and syncs the directory: after a crash the old or the new content is there, never a mixture, and
-// after an error nothing is left beside.
+// after an error nothing is left beside. Of several writers at once the last one wins.
 // Throws Error(bad_data) naming the path ("cannot write …: No space left on device").
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 

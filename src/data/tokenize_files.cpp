@@ -1,12 +1,19 @@
 #include "data/tokenize_files.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <list>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/temporary_path.h"
 #include "data/document_source.h"
 #include "data/encode_pool.h"
 #include "data/token_file.h"
@@ -16,35 +23,49 @@ namespace baleen {
 namespace fs = std::filesystem;
 namespace {
 
+// FILE.bin.lock, held (flock) while FILE's files are written: they belong together, so one process at a time writes them. On a file system
+// without locks nobody is kept away.
+class OutputLock {
+ public:
+  explicit OutputLock(const fs::path& output) : path_(output) {
+    path_ += ".lock";
+    for (;;) {
+      descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+      if (descriptor_ < 0) throw_file_error("write", path_, errno);
+      const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+      if (!locked && errno != EWOULDBLOCK) return;
+      if (locked && names_open_file(path_, descriptor_)) return;
+      ::close(descriptor_);
+      if (!locked)
+        throw Error(ExitCode::bad_config, "another process is writing this file", output.string(),
+                    "wait for it or stop it, or choose another --out");
+    }
+  }
+  ~OutputLock() {
+    ::unlink(path_.c_str());  // first, so that who gets the lock next sees that the name is another file's
+    ::close(descriptor_);
+  }
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  fs::path path_;
+  int descriptor_ = -1;
+};
+
 // Files written beside their names. commit() renames them; without it the destructor removes them.
 class PendingFiles {
  public:
-  PendingFiles() = default;
-  ~PendingFiles() {
-    std::error_code ignored;
-    for (const auto& file : files_) fs::remove(beside(file), ignored);
-  }
-  PendingFiles(const PendingFiles&) = delete;
-  PendingFiles& operator=(const PendingFiles&) = delete;
-
   // Where to write what will be `path`.
-  fs::path add(const fs::path& path) {
-    files_.push_back(path);
-    return beside(path);
-  }
-  void commit() {
-    for (const auto& file : files_) {
-      std::error_code error;
-      fs::rename(beside(file), file, error);
-      if (error) throw Error(ExitCode::bad_data, "cannot write: " + error.message(), file.string(), "check what is there under this name");
-      sync_directory(file.has_parent_path() ? file.parent_path() : fs::path("."));
-    }
-    files_.clear();
+  const fs::path& add(const fs::path& path) { return files_.emplace_back(path, TemporaryPath::Kind::file).path(); }
+  // The sidecar, the last to be added, comes last.
+  void commit(const fs::path& folder) {
+    for (TemporaryPath& file : files_) file.publish();
+    sync_directory(folder.empty() ? fs::path(".") : folder);
   }
 
  private:
-  static fs::path beside(fs::path path) { return path += ".tmp"; }
-  std::vector<fs::path> files_;
+  std::list<TemporaryPath> files_;
 };
 
 // Whether two paths name one file, or would.
@@ -145,6 +166,7 @@ TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokeniz
   TokenizeResult result;
   result.train = output;
   result.sidecar = sidecar_path_for(output);
+  const OutputLock lock(output);
   PendingFiles pending;
   const TokenFormat format = token_format_for(tokenizer.vocabulary_size());
   const fs::path train_beside = pending.add(output);
@@ -173,7 +195,7 @@ TokenizeResult tokenize_files(const std::vector<fs::path>& inputs, const Tokeniz
   FileWriter sidecar_file(pending.add(result.sidecar));
   sidecar_file.write(sidecar.to_json());
   sidecar_file.sync_and_close();
-  pending.commit();
+  pending.commit(output.parent_path());
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/temporary_path.h"
 #include "checkpoint/model_export.h"
 #include "data/tokenizer/tokenizer_folder.h"
 #include "model/family.h"
@@ -17,39 +18,11 @@ namespace fs = std::filesystem;
 using checkpoint::ExportTensor;
 using checkpoint::StoredType;
 
-// A folder that is written beside its name and gets it at the end.
-class NewFolder {
- public:
-  explicit NewFolder(const fs::path& path) : path_(path), beside_(fs::absolute(path).lexically_normal()) {
-    if (!beside_.has_filename()) beside_ = beside_.parent_path();  // "out/"
-    std::error_code error;
-    if (fs::exists(path_, error) && !(fs::is_directory(path_, error) && fs::is_empty(path_, error)))
-      throw Error(ExitCode::bad_config, "the output is there already", path_.string(), "give --out another folder, or delete this one");
-    beside_ += ".incomplete";
-    fs::remove_all(beside_, error);
-    fs::create_directories(beside_, error);
-    if (error) throw Error(ExitCode::bad_data, "cannot create: " + error.message(), beside_.string(), "check the path and its permissions");
-  }
-  ~NewFolder() {
-    std::error_code ignored;
-    if (!done_) fs::remove_all(beside_, ignored);
-  }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-
-  const fs::path& path() const { return beside_; }
-  void write(const std::string& name, std::string_view content) const { FileWriter(beside_ / name).write(content); }
-  void commit() {
-    std::error_code error;
-    fs::rename(beside_, path_, error);  // over an empty folder too
-    if (error) throw Error(ExitCode::bad_data, "cannot create: " + error.message(), path_.string(), "check the path and its permissions");
-    done_ = true;
-  }
-
- private:
-  fs::path path_, beside_;
-  bool done_ = false;
-};
+void require_new(const fs::path& out) {
+  std::error_code error;
+  if (fs::exists(out, error) && !(fs::is_directory(out, error) && fs::is_empty(out, error)))
+    throw Error(ExitCode::bad_config, "the output is there already", out.string(), "give --out another folder, or delete this one");
+}
 
 std::vector<ExportTensor> tensors_of(const ModelConfig& config) {
   std::vector<ExportTensor> tensors;
@@ -105,7 +78,9 @@ std::string dtype_of(const checkpoint::ModelWeights& weights, const std::vector<
 
 void write_folder(ModelFolder& model, const fs::path& out, const std::string& dtype,
                   const std::map<std::string, std::string>& tokenizer_files) {
-  NewFolder folder(out);
+  require_new(out);
+  TemporaryPath folder(out, TemporaryPath::Kind::folder);
+  const auto write = [&](const std::string& file, std::string_view content) { FileWriter(folder.path() / file).write(content); };
   const std::vector<ExportTensor> tensors = tensors_of(model.config());
   std::string name = dtype == "bf16" ? "bfloat16" : "float32";
   if (dtype == "auto" && model.weights() != nullptr) {
@@ -116,10 +91,10 @@ void write_folder(ModelFolder& model, const fs::path& out, const std::string& dt
     convert_weights(model, tensors, name == "bfloat16" ? StoredType::BF16 : StoredType::F32, folder.path());
   }
   const ConfigFiles files = config_files(model.config(), name);
-  folder.write("config.json", files.config);
-  folder.write("generation_config.json", files.generation);
-  for (const auto& [file, content] : tokenizer_files) folder.write(file, content);
-  folder.commit();
+  write("config.json", files.config);
+  write("generation_config.json", files.generation);
+  for (const auto& [file, content] : tokenizer_files) write(file, content);
+  folder.publish();
 }
 
 }  // namespace

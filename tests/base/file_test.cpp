@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <vector>
+
 #include "base/error.h"
 #include "support/command.h"
 
@@ -18,8 +21,32 @@ TEST(WriteFileAtomically, ReplacesOrLeavesNothingBehind) {
   EXPECT_EQ(read_file(folder / "a"), "new");
   fs::create_directory(folder / "taken");
   EXPECT_THROW(write_file_atomically(folder / "taken", "text"), Error);
-  EXPECT_FALSE(fs::exists(folder / "taken.tmp"));
-  EXPECT_FALSE(fs::exists(folder / "a.tmp"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+TEST(WriteFileAtomically, ManyWritersAndAReaderNeverSeeAMixture) {
+  const TemporaryFolder folder;
+  const std::string contents[2]{std::string(30'000, 'a'), std::string(70'000, 'b')};
+  write_file_atomically(folder / "a", contents[0]);
+  int failures[2]{};
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 2; ++writer)
+    writers.emplace_back([&, writer] {
+      for (int i = 0; i < 100; ++i) try {
+          write_file_atomically(folder / "a", contents[writer]);
+        } catch (const Error&) {
+          ++failures[writer];
+        }
+    });
+  int mixed = 0;
+  for (int i = 0; i < 200; ++i) {
+    const std::string read = read_file(folder / "a");
+    mixed += read == contents[0] || read == contents[1] ? 0 : 1;
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(mixed, 0);
+  EXPECT_EQ(failures[0] + failures[1], 0);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
 TEST(FileReader, ReadsAtOffsetsAndSaysWhenTheFileHasShrunk) {

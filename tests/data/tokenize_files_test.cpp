@@ -1,5 +1,8 @@
 #include "data/tokenize_files.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -269,13 +272,45 @@ TEST(TokenizeFiles, NeverLeavesAnOlderSplitsValidationBesideNewTraining) {
   EXPECT_EQ(ids_in(folder / "out.val.bin").size(), 12u);
 }
 
-TEST(TokenizeFiles, SaysThatTheDiskIsFull) {
+TEST(TokenizeFiles, LeavesNothingWhereTheLastFileCannotBeWritten) {
   const TemporaryFolder folder;
   const auto input = folder.write("a.txt", "some text");
-  std::filesystem::create_symlink("/dev/full", folder / "out.json.tmp");  // the last file to be written
-  EXPECT_ERROR(tokenize_files({input}, *load_tokenizer("bytes"), folder / "out.bin", {.val_fraction = 0.2}), ExitCode::bad_data,
-               "No space left", "out.json");
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  struct rlimit small = before;
+  small.rlim_cur = 1500;  // the token files fit, the sidecar with its tokenizer does not
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  EXPECT_ERROR(tokenize_files({input}, *small_tokenizer(), folder / "out.bin", {.val_fraction = 0.2}), ExitCode::bad_data, "File too large",
+               "out.json");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
   EXPECT_EQ(folder.listing(), "a.txt ");
+}
+
+// The other writer is another open file here, which the lock tells apart as it does another process.
+TEST(TokenizeFiles, OneWriterAtATimeAndTheFilesBelongTogether) {
+  const TemporaryFolder folder;
+  const auto tokenizer = load_tokenizer("bytes");
+  const auto input = folder.write("a.txt", "the first text"), other = folder.write("b.txt", "another, longer text");
+  folder.write("out.bin.lock", "");  // of a writer that was killed, as is this:
+  folder.write("out.bin.tmp-0123abcd", "tokens");
+  folder.write("out.bin.tmp", "not ours");
+  int calls = 0;
+  TokenizeOptions options{.val_fraction = 0.2};
+  options.progress = [&](std::uint64_t, std::uint64_t) {
+    ++calls;
+    EXPECT_ERROR(tokenize_files({other}, *tokenizer, folder / "out.bin", {.val_fraction = 0.2}), ExitCode::bad_config, "another process",
+                 "out.bin");
+  };
+  tokenize_files({input}, *tokenizer, folder / "out.bin", options);
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(folder.listing(), "a.txt b.txt out.bin out.bin.tmp out.json out.val.bin ");
+  EXPECT_EQ(ids_in(folder / "out.bin").size() + ids_in(folder / "out.val.bin").size(), 15u);
+  const TokenFile file(folder / "out.bin");
+  EXPECT_EQ(describe_token_files({&file, 1})->counts->tokens, file.size());
+  tokenize_files({other}, *tokenizer, folder / "out.bin", {.val_fraction = 0.2});  // later it may
+  EXPECT_EQ(ids_in(folder / "out.bin").size() + ids_in(folder / "out.val.bin").size(), 21u);
 }
 
 TEST(TokenizeFiles, ReportsProgressInBytesOfTheInputs) {

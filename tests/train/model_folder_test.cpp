@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -115,6 +118,43 @@ TEST_P(Folders, ImportAndExportKeepEveryBit) {
   // A folder that is there is not written over, and nothing is left beside it.
   EXPECT_THROW(export_model(folder / "imported", folder / "exported"), Error);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+// Each file of the folder by its name.
+std::map<std::string, std::string> files_in(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = testing::read_text(entry.path());
+  return files;
+}
+
+TEST(ExportModel, TwoAtOnceLeaveOneFolderWhole) {
+  const TemporaryFolder folder;
+  const fs::path sources[2]{testing::golden_file("folders/llama3"), testing::golden_file("folders/qwen2")};
+  std::map<std::string, std::string> expected[2];
+  for (const int i : {0, 1}) {
+    export_model(sources[i], folder / "expected" / std::to_string(i));
+    expected[i] = files_in(folder / "expected" / std::to_string(i));
+  }
+  for (int round = 0; round < 20; ++round) {
+    int done[2]{};
+    std::vector<std::thread> writers;
+    std::barrier start(2);
+    for (const int i : {0, 1})
+      writers.emplace_back([&, i] {
+        start.arrive_and_wait();
+        try {
+          export_model(sources[i], folder / "out");
+          done[i] = 1;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ExitCode::bad_config) << error.what();
+        }
+      });
+    for (std::thread& writer : writers) writer.join();
+    ASSERT_EQ(done[0] + done[1], 1) << round;
+    ASSERT_TRUE(files_in(folder / "out") == expected[done[0] == 1 ? 0 : 1]) << round;
+    fs::remove_all(folder / "out");
+    ASSERT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1) << round;
+  }
 }
 
 // What another rank of a stage-3 group keeps is its slice of the same weights.
