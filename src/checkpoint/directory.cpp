@@ -48,9 +48,9 @@ void remove_checkpoint(const fs::path& directory) {
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code error;
+  std::error_code error, removed;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (entry->is_directory(error)) names.push_back(entry->path().filename().string());
+    if (entry->is_directory(removed)) names.push_back(entry->path().filename().string());
   if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error.value());
   std::sort(names.begin(), names.end());
   return names;
@@ -102,20 +102,34 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& run) {
   return found;
 }
 
+bool is_removed(const fs::path& directory) {
+  return !present(directory);
+}
+
 LatestCheckpoint latest_checkpoint(const fs::path& run) {
   LatestCheckpoint latest;
-  const auto found = list_checkpoints(run);
-  for (auto entry = found.rbegin(); entry != found.rend() && !latest.checkpoint; ++entry) {
-    try {
-      const CheckpointReader reader(entry->directory);
-      if (reader.step() != entry->step)
-        throw Error(ExitCode::bad_data, fmt::format("the manifest says step {}", reader.step()), entry->directory.string());
-      latest.checkpoint = *entry;
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::bad_data) throw;
-      latest.warnings.push_back(
-          fmt::format("checkpoint {} cannot be used and is passed over: {}", entry->directory.string(), error.what()));
+  // Also again where none is listed: a listing can miss what is renamed meanwhile.
+  bool again = true;
+  for (int attempt = 0; attempt < removal_tries && again; ++attempt) {
+    latest.warnings.clear();
+    const auto found = list_checkpoints(run);
+    again = found.empty();
+    for (auto entry = found.rbegin(); entry != found.rend() && !latest.checkpoint; ++entry) {
+      try {
+        const CheckpointReader reader(entry->directory);
+        if (reader.step() != entry->step)
+          throw Error(ExitCode::bad_data, fmt::format("the manifest says step {}", reader.step()), entry->directory.string());
+        latest.checkpoint = *entry;
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::bad_data) throw;
+        if (is_removed(entry->directory))
+          again = true;
+        else
+          latest.warnings.push_back(
+              fmt::format("checkpoint {} cannot be used and is passed over: {}", entry->directory.string(), error.what()));
+      }
     }
+    again = again && !latest.checkpoint;
   }
   return latest;
 }

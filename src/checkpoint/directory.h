@@ -28,6 +28,12 @@ std::optional<std::int64_t> step_of_name(std::string_view name);
 // The checkpoints of a run by ascending step, taken by their names alone. Empty when there is no such folder.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& run);
 
+// Whether the directory has gone from its name since it was listed: a run that goes on deletes its checkpoints (keep) while others read
+// them. What a reader says of such a one is no damage.
+bool is_removed(const std::filesystem::path& directory);
+// How often a reader looks for another checkpoint in place of one that the run has removed.
+inline constexpr int removal_tries = 20;
+
 // Takes the name step_N.damaged, in place of what may have it, so that the checkpoint is neither read nor counted again.
 void set_aside_damaged(const CheckpointEntry& checkpoint);
 
@@ -35,7 +41,8 @@ struct LatestCheckpoint {
   std::optional<CheckpointEntry> checkpoint;
   std::vector<std::string> warnings;  // one for each newer checkpoint that is broken, with the reason
 };
-// The newest one whose manifest is sound and whose files are there with their sizes (their bytes are checked when they are read).
+// The newest one whose manifest is sound and whose files are there with their sizes (their bytes are checked when they are read). One that
+// is removed meanwhile is passed over without a warning, and where nothing is left it looks again.
 LatestCheckpoint latest_checkpoint(const std::filesystem::path& run);
 
 // Deletes all but the newest `keep` (at least 1). A kill in between leaves each either as it was or gone to readers.

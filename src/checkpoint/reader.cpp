@@ -70,6 +70,12 @@ const SafetensorsFile& CheckpointReader::open(std::size_t file) {
   return *files_[file];
 }
 
+void CheckpointReader::open_files(StateKind kind) {
+  for (const auto& [key, sources] : sources_)
+    if (key.second == kind)
+      for (const Source& source : sources) open(source.file);
+}
+
 const StoredTensor& CheckpointReader::tensor_of(std::size_t file, const EntryRecord& entry) {
   const StoredTensor* tensor = open(file).find(entry.tensor);
   if (tensor == nullptr || tensor->type != entry.type || tensor->elements() != entry.placement.elements())

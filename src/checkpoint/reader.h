@@ -35,6 +35,9 @@ class CheckpointReader {
   // By global name.
   const std::map<std::string, Parameter>& parameters() const { return parameters_; }
 
+  // Opens all files that hold state of this kind: what is deleted from now on can still be read.
+  void open_files(StateKind kind);
+
   // In what precision a parameter's state was written: of its first entry.
   DType dtype(const std::string& name, StateKind kind) const;
   // The elements of `wanted` as fp32, out [wanted.elements()]; its shape is the one written, or, where either of the two is whole, another

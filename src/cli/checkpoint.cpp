@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/verification.h"
 #include "cli/commands.h"
 #include "train/reshard.h"
 
@@ -26,6 +27,7 @@ int list(const std::string& run) {
       fmt::print("step {:>8}  {:>14} bytes  written by {} ranks  {}\n", entry.step, bytes, reader.manifest().world,
                  entry.directory.string());
     } catch (const Error& error) {
+      if (checkpoint::is_removed(entry.directory)) continue;  // by a run that goes on
       fmt::print("step {:>8}  BROKEN: {}  {}\n", entry.step, error.what_is_wrong(), error.where());
       ++broken;
     }
@@ -35,17 +37,15 @@ int list(const std::string& run) {
 
 int verify(const std::string& run) {
   int broken = 0;
-  for (const checkpoint::CheckpointEntry& entry : checkpoints_of(run)) {
-    std::vector<std::string> problems;
-    try {
-      problems = checkpoint::CheckpointReader(entry.directory).verify();
-    } catch (const Error& error) {
-      problems.push_back(error.what_is_wrong() + "  " + error.where());
-    }
-    fmt::print("step {:>8}  {}\n", entry.step, problems.empty() ? "every byte is right" : "DAMAGED");
-    for (const std::string& problem : problems) fmt::print("    {}\n", problem);
-    if (!problems.empty()) ++broken;
-  }
+  checkpoint::verify_checkpoints(run, [&](const checkpoint::Verification& result) {
+    const char* const verdict = result.removed            ? "removed by the run while it was read"
+                                : result.problems.empty() ? "every byte is right"
+                                                          : "DAMAGED";
+    fmt::print("step {:>8}  {}\n", result.checkpoint.step, verdict);
+    if (result.removed || result.problems.empty()) return;
+    for (const std::string& problem : result.problems) fmt::print("    {}\n", problem);
+    ++broken;
+  });
   return broken == 0 ? 0 : static_cast<int>(ExitCode::bad_data);
 }
 

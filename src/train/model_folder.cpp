@@ -1,5 +1,7 @@
 #include "train/model_folder.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/error.h"
@@ -20,22 +22,26 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
   const checkpoint::LatestCheckpoint latest = checkpoint::latest_checkpoint(folder);
   for (const std::string& warning : latest.warnings) log::warning("{}", warning);
   if (latest.checkpoint) return latest.checkpoint->directory;
-  throw Error(ExitCode::bad_data, "the run has no usable checkpoint yet", folder.string(), "train it to its first checkpoint");
+  if (!latest.warnings.empty())
+    throw Error(ExitCode::bad_data,
+                latest.warnings.size() == 1 ? "the run has one checkpoint, and it is damaged"
+                                            : fmt::format("the run has {} checkpoints, and none of them is whole", latest.warnings.size()),
+                folder.string(), "see what is wrong with each: baleen checkpoint verify " + folder.string());
+  throw Error(ExitCode::bad_data, "the run has no checkpoint yet", folder.string(), "train it to its first checkpoint");
 }
 
 }  // namespace
 
 ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folder) {
-  if (const auto checkpoint = find_checkpoint(folder)) {
-    directory_ = *checkpoint;
-    reader_.emplace(*checkpoint);
-    const std::string where = directory_.string();
-    const TrainingState state = TrainingState::from_json(reader_->training(), where);
-    if (state.model_config.empty())
-      throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
-    config_ = parse_model_config(state.model_config, where);
-    tokenizer_json_ = state.tokenizer;
-    return;
+  for (int attempt = 1;; ++attempt) {
+    const auto checkpoint = find_checkpoint(folder);
+    if (!checkpoint) break;
+    try {
+      open_checkpoint(*checkpoint);
+      return;
+    } catch (const Error&) {
+      if (attempt == checkpoint::removal_tries || *checkpoint == folder || !checkpoint::is_removed(*checkpoint)) throw;
+    }
   }
   if (!std::filesystem::exists(folder / "config.json")) {
     const bool exists = std::filesystem::exists(folder);
@@ -47,6 +53,17 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder) : directory_(folde
   }
   config_ = read_model_config(folder / "config.json");
   weights_.emplace(open_model_weights(folder, config_));
+}
+
+void ModelFolder::open_checkpoint(const std::filesystem::path& directory) {
+  directory_ = directory;
+  reader_.emplace(directory);
+  reader_->open_files(checkpoint::StateKind::weight);
+  const std::string where = directory.string();
+  const TrainingState state = TrainingState::from_json(reader_->training(), where);
+  if (state.model_config.empty()) throw Error(ExitCode::bad_data, "the checkpoint does not say its model", where, "use another checkpoint");
+  config_ = parse_model_config(state.model_config, where);
+  tokenizer_json_ = state.tokenizer;
 }
 
 const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {

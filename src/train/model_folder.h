@@ -17,7 +17,8 @@ namespace baleen {
 
 class ModelFolder {
  public:
-  // Throws Error(bad_data) where the folder holds no model, saying what it looked for.
+  // Of a run that goes on and removes the newest checkpoint while it is opened, the newest is looked for again. Once open, it can be read
+  // although it is removed. Throws Error(bad_data) where the folder holds no model, saying what it looked for.
   explicit ModelFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -33,6 +34,8 @@ class ModelFolder {
   const checkpoint::ModelWeights* weights() const { return weights_ ? &*weights_ : nullptr; }
 
  private:
+  void open_checkpoint(const std::filesystem::path& directory);
+
   std::filesystem::path directory_;
   std::optional<checkpoint::CheckpointReader> reader_;
   std::optional<checkpoint::ModelWeights> weights_;

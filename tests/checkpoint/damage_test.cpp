@@ -1,13 +1,17 @@
 // Checkpoints that are missing, damaged, forged or of another model.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/hash.h"
 #include "base/json.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/support.h"
+#include "checkpoint/verification.h"
 
 namespace baleen::checkpoint::testing {
 namespace {
@@ -252,6 +256,61 @@ TEST_F(DamagedCheckpoint, ARenamedCheckpointIsNotTakenForAnotherStep) {
   EXPECT_EQ(latest.checkpoint->step, 3);
   ASSERT_EQ(latest.warnings.size(), 1u);
   EXPECT_NE(latest.warnings[0].find("the manifest says step 3"), std::string::npos);
+}
+
+// Step 4 is listed, and gone by its name when its turn comes.
+TEST_F(DamagedCheckpoint, WhatTheRunRemovesWhileItIsVerifiedIsNotDamaged) {
+  save(run_.path(), {2, 1}, 4);
+  const fs::path folder = checkpoints_folder(run_.path());
+  std::vector<std::string> seen;
+  const auto note = [&](const Verification& result) {
+    seen.push_back(fmt::format("{} {} {}", result.checkpoint.step, result.removed ? "removed" : "kept", result.problems.empty()));
+  };
+  verify_checkpoints(run_.path(), [&](const Verification& result) {
+    note(result);
+    if (result.checkpoint.step == 3) fs::rename(folder / "step_00000004", folder / ".removing_step_00000004");
+  });
+  EXPECT_EQ(seen, (std::vector<std::string>{"3 kept true", "4 removed false"}));
+
+  // A folder without a manifest, or with a file too few, is damaged all the same.
+  seen.clear();
+  save(run_.path(), {2, 1}, 6);
+  save(run_.path(), {2, 1}, 7);
+  fs::remove(folder / "step_00000006" / "manifest.json");
+  fs::remove(folder / "step_00000007" / "model_00001-of-00002.safetensors");
+  verify_checkpoints(run_.path(), note);
+  EXPECT_EQ(seen, (std::vector<std::string>{"3 kept true", "6 kept false", "7 kept false"}));
+  expect_error([] { verify_checkpoints("/nonexistent", [](const Verification&) {}); }, ExitCode::bad_data, {"no checkpoints here"});
+}
+
+// Another thread saves and keeps one, as a run does that trains. Readers of the newest find a whole one each time.
+TEST(CheckpointList, ReadersFindTheNewestWhileItIsReplaced) {
+  const TemporaryDirectory run;
+  save(run.path(), {1, 1}, 1, DType::f32, tiny_model());
+  std::atomic<bool> stop{false};
+  std::thread trainer([&] {
+    for (std::int64_t step = 2; !stop && step < 3000; ++step) {
+      save(run.path(), {1, 1}, step, DType::f32, tiny_model());
+      prune_checkpoints(run.path(), 1);
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const LatestCheckpoint latest = latest_checkpoint(run.path());
+    EXPECT_TRUE(latest.checkpoint.has_value()) << i;
+    EXPECT_EQ(latest.warnings, std::vector<std::string>()) << i;
+    int verified = 0;
+    try {
+      verify_checkpoints(run.path(), [&](const Verification& result) {
+        EXPECT_TRUE(result.removed || result.problems.empty()) << result.problems.front();
+        verified += result.removed ? 0 : 1;
+      });
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+    EXPECT_GE(verified, 1) << i;
+  }
+  stop = true;
+  trainer.join();
 }
 
 TEST(CheckpointList, TakesOnlyItsOwnNames) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "model/family.h"
 #include "support/command.h"
 #include "support/golden.h"
+#include "train/checkpoint_saver.h"
 #include "train/export_model.h"
 #include "train/generation.h"
 #include "train/initial_weights.h"
@@ -178,6 +180,69 @@ TEST_P(Folders, SlicesAreReadAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Folders, ::testing::Values("llama3", "llama", "mistral", "qwen2", "qwen3", "gpt2"),
                          [](const auto& instance) { return std::string(instance.param); });
+
+// A run of a small model, whose weights at each step are those of the seed `step`.
+class RunFolder : public ::testing::Test {
+ protected:
+  void save(std::int64_t step, int keep = 1) {
+    units.initialize_weights(static_cast<std::uint64_t>(step));
+    TrainingState state;
+    state.step = step;
+    state.model_config = model_config_json(config);
+    save_checkpoint(folder.path(), state, *axis, units, keep);
+  }
+  Error refusal() const {
+    try {
+      ModelFolder opened(folder.path());
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return Error(ExitCode::done, "");
+  }
+  TemporaryFolder folder;
+  ModelConfig config = read_model_config(testing::golden_file("folders/llama/config.json"));
+  std::unique_ptr<Device> device = create_cpu_device();
+  std::unique_ptr<World> world = connect_world(RankEnvironment{}, std::chrono::seconds(30));
+  std::unique_ptr<Communicator> axis = world->create_communicator({0}, "dp");
+  UnitStorage units{*device, model_units(config), 1, StorageKind::training};
+};
+
+TEST_F(RunFolder, AnOpenCheckpointCanBeReadAfterTheRunHasRemovedIt) {
+  save(1);
+  ModelFolder opened(folder.path());
+  save(2);
+  ASSERT_FALSE(fs::exists(opened.directory()));
+  UnitStorage read(*device, model_units(config), 1, StorageKind::inference);
+  opened.load_weights(read);
+  units.initialize_weights(1);
+  for (int unit = 0; unit < read.units(); ++unit)
+    EXPECT_TRUE(std::ranges::equal(testing::elements(read.flat_weights(unit)), testing::elements(units.flat_weights(unit)))) << unit;
+}
+
+TEST_F(RunFolder, TheNewestIsFoundWhileARunReplacesIt) {
+  save(1);
+  std::atomic<bool> stop{false};
+  std::thread trainer([&] {
+    for (std::int64_t step = 2; !stop && step < 5000; ++step) save(step);
+  });
+  UnitStorage read(*device, model_units(config), 1, StorageKind::inference);
+  for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(ModelFolder(folder.path()).load_weights(read)) << i;
+  stop = true;
+  trainer.join();
+}
+
+TEST_F(RunFolder, CheckpointsThatAreAllDamagedAreNotCalledNone) {
+  fs::create_directory(folder / "checkpoints");
+  EXPECT_EQ(refusal().what_is_wrong(), "the run has no checkpoint yet");
+  save(1, 2);
+  save(2, 2);
+  for (const char* step : {"step_00000001", "step_00000002"}) fs::remove(folder / "checkpoints" / step / "manifest.json");
+  const Error error = refusal();
+  EXPECT_EQ(error.code(), ExitCode::bad_data);
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("2 checkpoints, and none of them is whole"));
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("baleen checkpoint verify " + folder.path().string()));
+}
 
 // A folder whose tensors a test can rename, drop and reshape.
 class Damaged : public ::testing::Test {
