@@ -48,9 +48,9 @@ void remove_checkpoint(const fs::path& directory) {
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code error, removed;
+  std::error_code error, vanished;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (entry->is_directory(removed)) names.push_back(entry->path().filename().string());
+    if (entry->is_directory(vanished)) names.push_back(entry->path().filename().string());
   if (error && error != std::errc::no_such_file_or_directory) fail("list", folder, error.value());
   std::sort(names.begin(), names.end());
   return names;

@@ -58,6 +58,16 @@ Work find_work(const EvalArguments& arguments, const ModelConfig& model, const P
   return work;
 }
 
+// Each rank looks for the run's newest checkpoint, and a run that goes on may save another one in between.
+void require_same_checkpoint(ModelFolder& folder, Communicator& everyone) {
+  const std::int64_t step = folder.checkpoint() != nullptr ? folder.checkpoint()->step() : -1;
+  std::int64_t first = step;
+  everyone.broadcast(&first, sizeof first, DType::u8, 0).wait();
+  if (first != step)
+    throw Error(ExitCode::bad_data, fmt::format("this rank found the checkpoint of step {}, and rank 0 that of step {}", step, first),
+                folder.directory().string(), "name one of the run's checkpoints: baleen eval RUN/checkpoints/step_N");
+}
+
 ParallelLayout choose_layout(const EvalArguments& arguments, int ranks) {
   if (arguments.layout.empty()) return {.dp = ranks};
   const std::vector<ParallelLayout> layouts = parse_layouts(arguments.layout);
@@ -107,6 +117,7 @@ int run(const EvalArguments& arguments, const std::vector<std::string>& command_
                 fmt::format("the nearest layout that runs is dp={}", ranks));
   return run_on_ranks(environment, {ranks, arguments.threads}, command_line, [&](World& world) {
     const ParallelAxes axes(world, layout, folder.config());
+    require_same_checkpoint(folder, axes.everyone());
     EngineOptions options{folder.config(), work.micro_batch, work.length, 0, StorageKind::inference, ReduceOp::sum};
     options.zero = static_cast<int>(layout.zero);
     Engine engine(options, axes.groups());

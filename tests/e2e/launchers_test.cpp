@@ -169,6 +169,22 @@ TEST_F(Launchers, DoctorNamesTheCoresOfRanksAndTheVariableRulesThem) {
   EXPECT_NE(wrong.error.find("BALEEN_BINDING"), std::string::npos) << wrong.error;
 }
 
+// A run that goes on can have had another newest checkpoint when the other rank looked: here each is given its own.
+TEST_F(Launchers, RanksOfEvalDoNotMixCheckpoints) {
+  ASSERT_EQ(train("run", {"--set", "training.steps=2", "--set", "checkpoint.every=1"}).exit_code, 0);
+  const auto eval = [&](int rank, int step) {
+    return baleen_arguments(
+        {"eval", folder / ("run/checkpoints/step_0000000" + std::to_string(rank == 0 ? 1 : step)), "--data", folder / "corpus.val.bin"});
+  };
+  for (const int step : {1, 2}) {
+    Command one(eval(0, step), torchrun_variables(0)), other(eval(1, step), torchrun_variables(1));
+    const CommandResult first = one.wait(), second = other.wait();
+    EXPECT_EQ(second.exit_code, step == 1 ? 0 : 3) << second.error;
+    EXPECT_EQ(first.exit_code == 0, step == 1) << first.error;
+    EXPECT_EQ(second.error.find("step 2, and rank 0 that of step 1") != std::string::npos, step == 2) << second.error;
+  }
+}
+
 // `srun --pty bash` makes a step of one task, and a shell in it is no rank.
 TEST_F(Launchers, AShellOfSrunStartsItsOwnRanks) {
   Variables shell = slurm_variables(0);
