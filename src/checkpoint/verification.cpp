@@ -7,7 +7,8 @@ namespace baleen::checkpoint {
 namespace {
 
 Verification verify(const CheckpointEntry& entry) {
-  Verification result{entry};
+  Verification result;
+  result.checkpoint = entry;
   try {
     result.problems = CheckpointReader(entry.directory).verify();
   } catch (const Error& error) {
