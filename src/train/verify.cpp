@@ -1,17 +1,21 @@
 #include "train/verify.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
 #include <optional>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "model/family.h"
 #include "ops/cross_entropy.h"
 #include "optim/global_norm.h"
 #include "train/initial_weights.h"
+#include "train/non_finite.h"
 #include "train/parallel_axes.h"
 #include "train/step.h"
 
@@ -179,8 +183,20 @@ void compare_gradients(Engine& engine, const ModelConfig& model, const Reference
 }
 
 double relative(double value, double reference) {
+  if (value == reference) return 0;  // 0 of 0, too
   const double error = std::abs(value - reference) / std::abs(reference);
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+// Nothing can be compared with numbers that are not finite, and no layout is to blame for them.
+void require_finite_reference(Engine& engine, const Config& config, const Batch& batch, const Measured& measured) {
+  if (std::isfinite(measured.loss) && std::isfinite(measured.grad_norm)) return;
+  const std::string cause = name_non_finite(engine, batch.part(0, batch.sequences), static_cast<double>(count_valid(batch.targets)));
+  const std::string initial = begins_with_weights(config) ? config.model_path : config.source;
+  throw Error(ExitCode::bad_numbers,
+              fmt::format("the reference itself, 1 rank in {}, is not finite (loss {}, gradient norm {}): no layout was measured; {}",
+                          dtype_name(engine.units().options().compute), measured.loss, measured.grad_norm, cause),
+              initial, "begin with weights that are finite, model.init = \"random\", or a smaller model.initializer_range");
 }
 
 Reference run_reference(const Config& config, const std::shared_ptr<Device>& device, const EngineGroups& alone, const Batch& batch) {
@@ -192,6 +208,7 @@ Reference run_reference(const Config& config, const std::shared_ptr<Device>& dev
   {
     Engine engine(options, alone);
     reference.measured = run_layout(engine, config, batch);
+    require_finite_reference(engine, config, batch, reference.measured);
     for (const ParameterId id : engine.units().parameters()) {
       const Tensor gradient = engine.units().on_host(engine.units().gradient(id), memory);
       reference.gradients.emplace_back(gradient.as<float>(), gradient.as<float>() + gradient.elements());
@@ -202,6 +219,7 @@ Reference run_reference(const Config& config, const std::shared_ptr<Device>& dev
   if (options.compute == DType::f32) return reference;
   Engine engine(options, alone);
   const Measured measured = run_layout(engine, config, batch);
+  require_finite_reference(engine, config, batch, measured);
   reference.loss_rounding = relative(measured.loss, reference.measured.loss);
   reference.norm_rounding = relative(measured.grad_norm, reference.measured.grad_norm);
   std::size_t index = 0;

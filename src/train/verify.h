@@ -27,7 +27,8 @@ struct VerifyReport {
 };
 
 // Runs the reference (in fp32, and in the configuration's dtype for its rounding) on rank 0 and each layout on the first ranks of the
-// world. Collective; the report is whole on rank 0. `config` has its model resolved; layouts must be runnable.
+// world. Collective; the report is whole on rank 0. `config` has its model resolved; layouts must be runnable. Throws Error(bad_numbers)
+// on rank 0, before any layout, where the reference is not finite: its peers then wait for nothing (World::abort).
 VerifyReport verify_layouts(const Config& config, World& world, const std::vector<ParallelLayout>& layouts);
 
 }  // namespace baleen

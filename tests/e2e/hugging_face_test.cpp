@@ -96,6 +96,27 @@ TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   EXPECT_EQ(text_of(folder / "half").substr(0, 6), "Line 1");
 }
 
+// A reference that is no number is to blame itself, not the layouts: verify measures none.
+TEST_F(HuggingFaceFolders, VerifyNamesWeightsThatAreNoNumbers) {
+  write_config("[parallelism]\n");
+  ASSERT_EQ(train("run", {"--set", "training.steps=1", "--set", "checkpoint.export_hf=true"}).exit_code, 0);
+  const std::string file = folder / "run/export/model.safetensors";
+  std::string bytes = read_text(file);
+  bytes.replace(bytes.size() - 4, 4, std::string("\x00\x00\xc0\x7f", 4));  // fp32's NaN
+  write_text(file, bytes);
+  const std::string sections = read_text(folder / "config.toml");
+  write_text(folder / "config.toml", "[model]\npath = \"" + (folder / "run/export") + "\"\n" + sections.substr(sections.find("[data]")));
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    const CommandResult result =
+        run_baleen({"verify", folder / "config.toml", "--layouts", "dp=2;tp=2", "--ranks", "2", "--set", "training.dtype=" + dtype});
+    EXPECT_EQ(result.exit_code, 5) << result.out << result.error;
+    EXPECT_EQ(result.out, "");
+    for (const std::string& words :
+         {std::string("the reference itself"), std::string("weights are not finite themselves: model."), folder / "run/export"})
+      EXPECT_NE(result.error.find(words), std::string::npos) << words << " is not in: " << result.error;
+  }
+}
+
 // Accuracy on choices, and the loss, are the same whatever the layout that computes them.
 TEST_F(HuggingFaceFolders, EvaluatesInAnyLayout) {
   write_config("[parallelism]\n");

@@ -79,9 +79,10 @@ class MistakenWorld : public World {
   Mistake mistake_;
 };
 
-LayoutResult verify_with(Mistake mistake, std::int64_t zero) {
+LayoutResult verify_with(Mistake mistake, std::int64_t zero, double initializer_range = 0.02) {
   Config config;
   config.model = untied_llama();
+  config.model.initializer_range = initializer_range;
   config.training.sequence_length = length;
   config.training.dtype = "fp32";
   config.training.global_batch_size = global_batch;
@@ -100,6 +101,13 @@ LayoutResult verify_with(Mistake mistake, std::int64_t zero) {
 
 TEST(FirstMistakes, VerifyPassesWithoutAny) {
   for (const std::int64_t zero : {0, 1, 2, 3}) EXPECT_TRUE(verify_with(Mistake::none, zero).ok) << zero;
+}
+
+TEST(FirstMistakes, EqualZerosDifferByNothing) {
+  const LayoutResult result = verify_with(Mistake::none, 0, 0);
+  EXPECT_EQ(result.grad_norm_error, 0);
+  EXPECT_EQ(result.worst_error, 0);
+  EXPECT_TRUE(result.ok);
 }
 
 TEST(FirstMistakes, ASumThatIsNotAveragedFailsVerify) {
