@@ -41,8 +41,9 @@ Buffer Device::hold(void* data, const std::string& name, std::size_t bytes) {
   if (data == nullptr) {
     std::string held;
     for (const auto& [held_name, held_size] : allocations()) held += fmt::format("\n    {:>14} bytes  {}", held_size, held_name);
-    throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes for '{}'; held already:{}", bytes, name, held),
-                description(), "use a smaller micro_batch_size or sequence_length, or more ranks");
+    if (!held.empty()) held = "; held already:" + held;
+    throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes for '{}'{}", bytes, name, held), description(),
+                "use a smaller micro_batch_size or sequence_length, or more ranks");
   }
   const std::lock_guard lock(mutex_);
   held_[name] += bytes;

@@ -25,14 +25,18 @@ SliceRange intersection(SliceRange a, SliceRange b) {
   return begin < end ? SliceRange{begin, end} : SliceRange{};
 }
 
+// What is kept of a model has the same size for every batch.
+[[noreturn]] void advise_on_model_memory(const Error& error) {
+  if (error.code() != ExitCode::out_of_memory) throw error;
+  throw Error(error.code(), error.what_is_wrong(), error.where(),
+              "use a smaller model, or more ranks that divide it among them: ZeRO-3, tensor or pipeline parallelism");
+}
+
 }  // namespace
 
 UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, const StorageOptions& options)
     : options_(options), descriptions_(std::move(units)) {
-  const auto compute_bytes = dtype_bytes(options.compute), state_bytes = dtype_bytes(options.state),
-             gradient_bytes = dtype_bytes(options.gradient);
-  std::size_t weights = 0, gradients = 0, updated_elements = 0;
-  std::vector<std::size_t> whole_weights, whole_gradients;
+  Sizes sizes;
   for (int u = 0; u < static_cast<int>(descriptions_.size()); ++u) {
     layouts_.emplace_back(descriptions_[static_cast<std::size_t>(u)], options.shards);
     auto& shapes = held_shapes_.emplace_back();
@@ -41,32 +45,41 @@ UnitStorage::UnitStorage(Device& device, std::vector<UnitDescription> units, con
       BALEEN_CHECK(shapes.back().size() == 1 || shapes.back().size() == 2, parameter.name, shapes.back().size());
     }
     const UnitLayout& layout = layouts_.back();
-    weight_begin_.push_back(weights);
+    weight_begin_.push_back(sizes.weights);
     unwritten_.emplace_back(unit(u).parameters.size(), false);
-    gradient_begin_.push_back(gradients);
-    updated_begin_.push_back(updated_elements);
-    weights += keeps_whole_weights() ? layout.elements() : slice(u).size() + layout.frozen_slice(options.shard).size();
-    gradients += options.stage < 2 ? layout.trainable_elements() : slice(u).size();
-    updated_elements += updated(u).size();
-    whole_weights.push_back(layout.elements() * compute_bytes);
-    whole_gradients.push_back(layout.trainable_elements() * gradient_bytes);
+    gradient_begin_.push_back(sizes.gradients);
+    updated_begin_.push_back(sizes.updated);
+    sizes.weights += keeps_whole_weights() ? layout.elements() : slice(u).size() + layout.frozen_slice(options.shard).size();
+    sizes.gradients += options.stage < 2 ? layout.trainable_elements() : slice(u).size();
+    sizes.updated += updated(u).size();
+    sizes.whole_weights.push_back(layout.elements() * dtype_bytes(options.compute));
+    sizes.whole_gradients.push_back(layout.trainable_elements() * dtype_bytes(options.gradient));
   }
   if (options.kind == StorageKind::layout_only) return;
   if (device.kind() == DeviceKind::gpu) copies_ = device.create_stream();
+  try {
+    allocate(device, sizes);
+  } catch (const Error& error) {
+    advise_on_model_memory(error);
+  }
+}
+
+void UnitStorage::allocate(Device& device, const Sizes& sizes) {
+  const auto compute_bytes = dtype_bytes(options_.compute), state_bytes = dtype_bytes(options_.state);
   // Stage 0 sends no weights: they may lie in memory of this rank's own, where there are huge pages.
-  weights_ =
-      options.stage == 0 ? device.allocate("weights", weights * compute_bytes) : device.allocate_shared("weights", weights * compute_bytes);
-  const std::vector<int> slots = pool_slots(descriptions_, options.ends_share);
-  if (options.stage == 3)
-    weight_pool_ = UnitPool(device, "weights pool", whole_weights, options.keeps_chunks ? chunk_slots(descriptions_) : slots);
-  if (options.kind != StorageKind::training) return;
-  gradients_ = device.allocate_shared("gradients", gradients * gradient_bytes);
-  if (options.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", whole_gradients, slots);
-  if (options.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
+  weights_ = options_.stage == 0 ? device.allocate("weights", sizes.weights * compute_bytes)
+                                 : device.allocate_shared("weights", sizes.weights * compute_bytes);
+  const std::vector<int> slots = pool_slots(descriptions_, options_.ends_share);
+  if (options_.stage == 3)
+    weight_pool_ = UnitPool(device, "weights pool", sizes.whole_weights, options_.keeps_chunks ? chunk_slots(descriptions_) : slots);
+  if (options_.kind != StorageKind::training) return;
+  gradients_ = device.allocate_shared("gradients", sizes.gradients * dtype_bytes(options_.gradient));
+  if (options_.stage >= 2) gradient_pool_ = UnitPool(device, "gradients pool", sizes.whole_gradients, slots);
+  if (options_.offload && device.kind() == DeviceKind::gpu) host_ = create_host_memory(device);
   Device& states = host_ != nullptr ? *host_ : device;
-  if (has_separate_master()) master_ = states.allocate("master weights", updated_elements * state_bytes);
-  exp_avg_ = states.allocate("optimizer exp_avg", updated_elements * state_bytes);
-  exp_avg_sq_ = states.allocate("optimizer exp_avg_sq", updated_elements * state_bytes);
+  if (has_separate_master()) master_ = states.allocate("master weights", sizes.updated * state_bytes);
+  exp_avg_ = states.allocate("optimizer exp_avg", sizes.updated * state_bytes);
+  exp_avg_sq_ = states.allocate("optimizer exp_avg_sq", sizes.updated * state_bytes);
 }
 
 std::vector<ParameterId> UnitStorage::parameters() const {

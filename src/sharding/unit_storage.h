@@ -135,6 +135,12 @@ class UnitStorage {
   const Buffer& gradient_buffer() const { return gradients_; }
 
  private:
+  // What a rank holds of all units, in elements, and each unit's whole tensors, in bytes.
+  struct Sizes {
+    std::size_t weights = 0, gradients = 0, updated = 0;
+    std::vector<std::size_t> whole_weights, whole_gradients;
+  };
+  void allocate(Device& device, const Sizes& sizes);
   Tensor shaped(ParameterId id, void* unit_begin, DType dtype) const;
   Tensor owned(const Buffer& buffer, int unit, DType dtype) const;
   bool host_can_read(const Tensor& tensor) const;

@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "comm/thread_ranks.h"
 
@@ -182,6 +183,29 @@ TEST(Sharding, AUnitUsedWithoutHavingBeenGatheredIsNoticed) {
   UnitStorage storage(*device, units(), StorageOptions{.stage = 3});
   EXPECT_ANY_THROW(storage.weight(storage.find("table")));
   EXPECT_ANY_THROW(storage.gradient(storage.find("table")));
+}
+
+// No batch is small enough for a model that does not fit: another size or division of it is advised, and nothing is listed as held.
+TEST(Sharding, AModelWithoutRoomSaysWhatWouldHelp) {
+  const auto device = create_cpu_device();
+  const std::vector<UnitDescription> huge{{"embedding", {{"table", {std::int64_t{1} << 45, 64}}}}};  // 8 PiB
+  try {
+    const UnitStorage storage(*device, huge, StorageOptions{});
+    FAIL() << "allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::out_of_memory);
+    EXPECT_TRUE(error.what_is_wrong().ends_with("for 'weights'")) << error.what();
+    EXPECT_NE(error.remedy().find("a smaller model"), std::string::npos) << error.what();
+    EXPECT_EQ(error.remedy().find("micro_batch_size"), std::string::npos) << error.what();
+  }
+  const Buffer held = device->allocate("something", 512);
+  try {
+    device->allocate("more", std::size_t{1} << 53);
+    FAIL() << "allocated";
+  } catch (const Error& error) {
+    EXPECT_NE(error.what_is_wrong().find("held already:\n"), std::string::npos) << error.what();
+    EXPECT_NE(error.what_is_wrong().find("512 bytes  something"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace
