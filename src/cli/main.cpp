@@ -33,7 +33,8 @@ int fail(const Error& error) {
   const char* rank = std::getenv(baleen::rank_variable);
   if (rank == nullptr) return fail(error.code(), error.what());
   if (error.code() == ExitCode::rank_failed)
-    std::fprintf(stderr, "baleen, rank %s ends: %s (%s)\n", rank, error.what_is_wrong().c_str(), error.where().c_str());
+    std::fprintf(stderr, "baleen, rank %s ends: %s%s\n", rank, error.what_is_wrong().c_str(),
+                 error.where().empty() ? "" : (" (" + error.where() + ")").c_str());
   else
     std::fprintf(stderr, "baleen, rank %s: %s\n", rank, error.what());
   return static_cast<int>(error.code());

@@ -115,7 +115,7 @@ TEST(CheckpointDisk, AFullDisk) {
 TEST(CheckpointDisk, TooLittleSpaceIsSaidBeforeWriting) {
   const TemporaryDirectory run;
   const std::uint64_t petabyte = std::uint64_t{1} << 50;
-  const std::vector<std::string> words{"not enough disk space", std::to_string(petabyte), run.path().string(), "--out"};
+  const std::vector<std::string> words{"not enough disk space", std::to_string(petabyte), run.path().string(), "by hand", "--out"};
   expect_error([&] { begin_checkpoint(run.path(), 1, petabyte); }, ExitCode::bad_data, words);
   expect_error([&] { probe_writable(run.path(), petabyte); }, ExitCode::bad_data, words);
   // Memory that nobody may look at: the check must come first.

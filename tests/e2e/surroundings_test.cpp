@@ -89,6 +89,25 @@ TEST_F(Surroundings, MoreRanksThanThereCanBeAreRefused) {
   EXPECT_EQ(layout.exit_code, 2) << layout.error;
 }
 
+TEST_F(Surroundings, ASaveWithoutRoomSaysWhatGivesRoom) {
+  const std::string small = folder / "small", fill = small + "/fill";
+  std::filesystem::create_directory(small);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=4m") != 0) GTEST_SKIP() << "this user may not mount a tmpfs";
+  const std::vector<std::string> more{"--ranks", "2", "--set", "training.steps=100000", "--set", "checkpoint.every=0"};
+  Command command(baleen_arguments(train_arguments("small/run", more)));
+  wait_for_rows(command, "small/run", 3);
+  // Never quite full: the small files that grow with each step still have room.
+  shell("head -c " + std::to_string(std::filesystem::space(small).available - (64 << 10)) + " /dev/zero >" + fill);
+  command.signal(SIGTERM);
+  const CommandResult result = command.wait();
+  ::umount2(small.c_str(), MNT_DETACH);
+  EXPECT_EQ(result.exit_code, 3) << result.error;
+  EXPECT_NE(result.error.find("not enough disk space"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("by hand"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("rank 1 ends: another rank could not start a checkpoint\n"), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("()"), std::string::npos) << result.error;
+}
+
 TEST_F(Surroundings, AFinishedRunNeedsNoRoom) {
   const std::string small = folder / "small", fill = small + "/fill";
   std::filesystem::create_directory(small);
