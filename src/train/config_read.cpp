@@ -151,7 +151,12 @@ void read_training(TomlSection& training, Config& config) {
 void read_optimizer(TomlSection& optimizer, Config& config) {
   optimizer.number("lr", config.lr, 0, infinity);
   optimizer.number_pair("betas", config.adamw.beta1, config.adamw.beta2, 0, 1);
-  optimizer.number("eps", config.adamw.eps, 0, infinity);
+  // Where a gradient and its moments are 0, fp32 computes 0 / eps: an eps that rounds to 0 makes the weight NaN, and no loss shows it.
+  if (optimizer.number("eps", config.adamw.eps, 0, infinity) &&
+      (config.adamw.eps < std::numeric_limits<float>::min() || config.adamw.eps > std::numeric_limits<float>::max()))
+    optimizer.reject("eps",
+                     fmt::format("{} is out of range: not a positive number of fp32, in which the update is computed", config.adamw.eps),
+                     "use 1.1754944e-38 or more and 3.4e38 or less, such as 1e-8");
   optimizer.number("weight_decay", config.adamw.weight_decay, 0, infinity);
   optimizer.choice("state_dtype", config.state_dtype, {"fp32", "bf16"});
   optimizer.choice("gradient_dtype", config.gradient_dtype, {"fp32", "bf16"});

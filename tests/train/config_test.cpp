@@ -117,6 +117,15 @@ TEST(Config, NamesTheLineAndTheNearestKey) {
   EXPECT_NE(error_of("[model]\npreset = \"tiny\"\n").find("sequence_length"), std::string::npos);
 }
 
+// Where a gradient has always been 0 the update is 0 / eps.
+TEST(Config, EpsIsPositiveInFp32) {
+  for (const char* value : {"0", "0.0", "-1e-8", "1e-39", "1e-300", "1e39", "inf", "nan"})
+    EXPECT_NE(error_of(minimal, {std::string("optimizer.eps=") + value}).find("optimizer.eps"), std::string::npos) << value;
+  EXPECT_NE(error_of(minimal, {"optimizer.eps=0"}).find("1.1754944e-38 or more"), std::string::npos);
+  EXPECT_EQ(parse_config(minimal, "x.toml", {"optimizer.eps=1.1754944e-38"}).adamw.eps, 1.1754944e-38);
+  EXPECT_EQ(parse_config(minimal, "x.toml", {"optimizer.eps=1"}).adamw.eps, 1);
+}
+
 TEST(NearestName, CountsEdits) {
   EXPECT_EQ(nearest_name("warmupsteps", {"decay_steps", "warmup_steps", "kind"}), "warmup_steps");
   EXPECT_EQ(nearest_name("", {"a"}), "a");
