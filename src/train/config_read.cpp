@@ -19,10 +19,8 @@ constexpr std::int64_t any_count = std::int64_t{1} << 40;
 const char* const section_names[] = {"model",       "data", "training",   "optimizer", "lr_schedule",
                                      "parallelism", "comm", "checkpoint", "metrics",   "fault"};
 
-void read_rope_scaling(TomlSection& model, RopeScaling& scaling, const std::string& source) {
-  const toml::table* table = model.table("rope_scaling");
-  if (table == nullptr) return;
-  TomlSection section(table, "model.rope_scaling", source);
+void read_rope_scaling(TomlSection& model, RopeScaling& scaling) {
+  TomlSection section = model.section("rope_scaling");
   const std::vector<std::string> types{"default", "linear", "llama3"};
   section.choice("type", scaling.type, types);
   section.choice("rope_type", scaling.type, types);
@@ -44,11 +42,11 @@ void read_size(TomlSection& model, const ModelConfig& m, const char* key, const 
 }
 
 // Rotary positions and RMSNorm, or what GPT-2 has in their place.
-void read_positions_and_norm(TomlSection& model, ModelConfig& m, const std::string& source) {
+void read_positions_and_norm(TomlSection& model, ModelConfig& m) {
   if (!m.is_gpt2()) {
     model.number("rope_theta", m.rope_theta, 0, infinity, true);
     model.number("rms_norm_eps", m.rms_norm_eps, 0, infinity, true);
-    read_rope_scaling(model, m.rope_scaling, source);
+    read_rope_scaling(model, m.rope_scaling);
     return;
   }
   model.number("layer_norm_epsilon", m.rms_norm_eps, 0, infinity, true);
@@ -64,11 +62,11 @@ void refuse_sliding_window(TomlSection& model) {
   if (model.has("sliding_window")) model.reject("sliding_window", "sliding windows are not supported", "leave it out");
 }
 
-void read_architecture(TomlSection& model, ModelConfig& m, bool described, const std::string& source) {
+void read_architecture(TomlSection& model, ModelConfig& m, bool described) {
   std::string architecture = m.architecture;
   model.choice("architecture", architecture, architecture_names());
   if (architecture == m.architecture) return;
-  const ModelConfig other = default_model(architecture, source);
+  const ModelConfig other = default_model(architecture, model.place("architecture"));
   if (!described) {
     m = other;
   } else {  // a preset's sizes in another architecture
@@ -80,8 +78,7 @@ void read_architecture(TomlSection& model, ModelConfig& m, bool described, const
 void read_model(TomlSection& model, Config& config) {
   const bool has_path = model.string("path", config.model_path), has_preset = model.string("preset", config.preset);
   if (has_path && has_preset) model.reject("preset", "given together with path", "keep one of the two");
-  const std::string source = config.source;
-  if (has_preset) config.model = model_preset(config.preset, source);
+  if (has_preset) config.model = model_preset(config.preset, model.place("preset"));
   if (has_path) {
     std::filesystem::path path = config.model_path;
     if (std::filesystem::is_directory(path)) path /= "config.json";
@@ -89,7 +86,7 @@ void read_model(TomlSection& model, Config& config) {
   }
   model.choice("init", config.init, {"weights", "random"});
   ModelConfig& m = config.model;
-  read_architecture(model, m, has_path || has_preset, source);
+  read_architecture(model, m, has_path || has_preset);
   read_size(model, m, "hidden_size", "n_embd", m.hidden_size);
   read_size(model, m, "intermediate_size", "n_inner", m.intermediate_size);
   read_size(model, m, "num_hidden_layers", "n_layer", m.num_hidden_layers);
@@ -102,12 +99,12 @@ void read_model(TomlSection& model, Config& config) {
   model.number("initializer_range", m.initializer_range, 0, infinity);
   model.boolean("tie_word_embeddings", m.tie_word_embeddings);
   model.boolean("attention_bias", m.attention_bias);
-  read_positions_and_norm(model, m, source);
+  read_positions_and_norm(model, m);
   refuse_sliding_window(model);
   model.finish();
   if (!has_path && !has_preset && !model.has("hidden_size") && !model.has("n_embd"))
     throw Error(
-        ExitCode::bad_config, "model: no model is described", source,
+        ExitCode::bad_config, "model: no model is described", config.source,
         fmt::format("set model.preset (one of {}), model.path, or hidden_size and the other sizes", fmt::join(model_preset_names(), ", ")));
 }
 
@@ -197,8 +194,8 @@ void read_parallelism(TomlSection& parallelism, Config& config) {
   parallelism.finish();
 }
 
-void read_rest(const toml::table& root, Config& config) {
-  const auto section = [&](const char* name) { return TomlSection(root[name].as_table(), name, config.source); };
+void read_rest(const toml::table& root, const TomlPlaces& places, Config& config) {
+  const auto section = [&](const char* name) { return TomlSection(root[name].as_table(), name, places); };
   TomlSection comm = section("comm");
   comm.choice("backend", config.comm.backend, {"auto", "shm", "mpi", "nccl", "tcp"});
   comm.number("timeout_s", config.comm.timeout_s, 0, 86400, true);
@@ -241,7 +238,7 @@ toml::table parse_toml(std::string_view text, const std::string& source) {
 }
 
 // "training.steps=10" into the tree. A value that is no TOML is taken as a string, so that --set model.preset=tiny works.
-void apply_override(toml::table& root, const std::string& assignment) {
+void apply_override(toml::table& root, const std::string& assignment, TomlPlaces& places) {
   const std::string where = "--set " + assignment;
   const std::size_t equals = assignment.find('='), dot = assignment.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 || dot + 1 == equals)
@@ -272,13 +269,14 @@ void apply_override(toml::table& root, const std::string& assignment) {
     rest = rest.substr(next + 1);
   }
   parsed.get("value")->visit([&](const auto& node) { target->insert_or_assign(rest, node); });
+  places.set(section + "." + key, assignment);
 }
 
-void check_sections(const toml::table& root, const std::string& source) {
+void check_sections(const toml::table& root, const TomlPlaces& places) {
   const std::vector<std::string> known(std::begin(section_names), std::end(section_names));
   for (const auto& [key, node] : root) {
     const std::string given(key.str());
-    const std::string where = node.source().begin.line > 0 ? fmt::format("{}:{}", source, node.source().begin.line) : source;
+    const std::string where = places.of(given, &node);
     if (std::find(known.begin(), known.end(), given) == known.end())
       throw Error(ExitCode::bad_config, fmt::format("unknown {} '{}'", node.is_table() ? "section" : "key", given), where,
                   fmt::format("did you mean [{}]? The sections are: {}", nearest_name(given, known), fmt::join(known, ", ")));
@@ -309,11 +307,12 @@ std::int64_t Config::ranks_named() const {
 
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {
   toml::table root = parse_toml(text, source);
-  for (const std::string& assignment : overrides) apply_override(root, assignment);
-  check_sections(root, source);
+  TomlPlaces places(source);
+  for (const std::string& assignment : overrides) apply_override(root, assignment, places);
+  check_sections(root, places);
   Config config;
   config.source = source;
-  const auto section = [&](const char* name) { return TomlSection(root[name].as_table(), name, source); };
+  const auto section = [&](const char* name) { return TomlSection(root[name].as_table(), name, places); };
   TomlSection model = section("model"), data = section("data"), training = section("training"), optimizer = section("optimizer"),
               schedule = section("lr_schedule"), parallelism = section("parallelism");
   read_model(model, config);
@@ -323,7 +322,7 @@ Config parse_config(std::string_view text, const std::string& source, const std:
   read_optimizer(optimizer, config);
   read_lr_schedule(schedule, config);
   read_parallelism(parallelism, config);
-  read_rest(root, config);
+  read_rest(root, places, config);
   return config;
 }
 

@@ -53,17 +53,33 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   return best;
 }
 
+void TomlPlaces::set(const std::string& name, const std::string& assignment) {
+  std::erase_if(assignments_, [&](const auto& earlier) { return earlier.first.starts_with(name + "."); });  // a table takes their place
+  assignments_.insert_or_assign(name, assignment);
+}
+
+std::string TomlPlaces::of(const std::string& name, const toml::node* node) const {
+  // A key's own assignment, or that of a table around it.
+  for (std::size_t length = name.size(); length != std::string::npos && length > 0; length = name.rfind('.', length - 1))
+    if (const auto found = assignments_.find(name.substr(0, length)); found != assignments_.end()) return "--set " + found->second;
+  if (node == nullptr) return file_;
+  if (node->source().begin.line > 0) return fmt::format("{}:{}", file_, node->source().begin.line);
+  // A table that no file has: it came with a key in it.
+  const auto inside = assignments_.lower_bound(name + ".");
+  return inside != assignments_.end() && inside->first.starts_with(name + ".") ? "--set " + inside->second : file_;
+}
+
 const toml::node* TomlSection::find(std::string_view key) {
   known_.emplace_back(key);
   return table_ == nullptr ? nullptr : table_->get(key);
 }
 
 void TomlSection::reject(std::string_view key, const std::string& problem, const std::string& remedy) const {
-  std::string where = source_;
-  if (table_ != nullptr)
-    if (const toml::node* node = table_->get(key); node != nullptr && node->source().begin.line > 0)
-      where += fmt::format(":{}", node->source().begin.line);
-  throw Error(ExitCode::bad_config, fmt::format("{}.{}: {}", name_, key, problem), where, remedy);
+  throw Error(ExitCode::bad_config, fmt::format("{}.{}: {}", name_, key, problem), place(key), remedy);
+}
+
+std::string TomlSection::place(std::string_view key) const {
+  return places_.of(fmt::format("{}.{}", name_, key), table_ == nullptr ? nullptr : table_->get(key));
 }
 
 bool TomlSection::integer(std::string_view key, std::int64_t& value, std::int64_t low, std::int64_t high) {
@@ -181,11 +197,11 @@ bool TomlSection::numbers(std::string_view key, std::vector<double>& values, dou
   return true;
 }
 
-const toml::table* TomlSection::table(std::string_view key) {
+TomlSection TomlSection::section(std::string_view key) {
   const toml::node* node = find(key);
-  if (node == nullptr) return nullptr;
-  if (!node->is_table()) reject(key, fmt::format("expected a table, got {}", type_name(*node)), "write it as { key = value, … }");
-  return node->as_table();
+  if (node != nullptr && !node->is_table())
+    reject(key, fmt::format("expected a table, got {}", type_name(*node)), "write it as { key = value, … }");
+  return {node == nullptr ? nullptr : node->as_table(), fmt::format("{}.{}", name_, key), places_};
 }
 
 void TomlSection::finish() const {

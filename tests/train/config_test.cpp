@@ -117,6 +117,29 @@ TEST(Config, NamesTheLineAndTheNearestKey) {
   EXPECT_NE(error_of("[model]\npreset = \"tiny\"\n").find("sequence_length"), std::string::npos);
 }
 
+TEST(Config, NamesTheSettingThatIsWrong) {
+  const auto place = [](const std::string& text, const std::vector<std::string>& overrides) {
+    try {
+      parse_config(text, "x.toml", overrides);
+    } catch (const Error& error) {
+      return error.where();
+    }
+    return std::string("accepted");
+  };
+  for (const char* setting :
+       {"training.stepps=3", "training.steps=\"many\"", "training.micro_batch_size=0", "training.dtype=fp64", "model.preset=enormous",
+        "model.architecture=mamba", "optimizer.eps=0", "trainning.steps=5", "training.no.such.key=1", "model.rope_scaling.factor=-1",
+        "model.rope_scaling={factor=-1}", "data.train=[1]", "comm.backend=gloo"})
+    EXPECT_EQ(place(minimal, {"training.threads=1", setting, "checkpoint.keep=2"}), std::string("--set ") + setting);
+  EXPECT_EQ(place(minimal, {"training.steps=-1", "training.steps=-2"}), "--set training.steps=-2");
+  // What the file says keeps its line, whatever is set beside it.
+  const std::string wrong = std::string(minimal) + "micro_batch = 3\n";
+  EXPECT_EQ(place(wrong, {"training.steps=3"}), "x.toml:7");
+  EXPECT_EQ(place("[model]\npreset = \"tiny\"\nrope_scaling = { factor = -1 }\n", {"model.rope_scaling.type=linear"}), "x.toml:3");
+  EXPECT_EQ(place("[model]\npreset = \"enormous\"\n", {"model.init=random"}), "x.toml:2");
+  EXPECT_EQ(place("[trainning]\nsteps = 1\n", {"trainning.steps=2"}), "x.toml:1");
+}
+
 // Where a gradient has always been 0 the update is 0 / eps.
 TEST(Config, EpsIsPositiveInFp32) {
   for (const char* value : {"0", "0.0", "-1e-8", "1e-39", "1e-300", "1e39", "inf", "nan"})
