@@ -75,6 +75,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
   command.ranks = ranks;
   command.threads = 1;
   command.backend = arguments.backend;
+  command.backend_key = "--backend ";
   command.gpu = arguments.backend == "nccl";
   return run_on_ranks(environment, command, command_line, [&](World& world) {
     std::vector<int> all;

@@ -68,7 +68,7 @@ int run(const BenchTrainArguments& arguments, const std::vector<std::string>& co
   Config config = read_config(arguments.config, arguments.overrides);
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(config.ranks_named()));
   config.training.steps = 0;  // no data are needed
-  resolve_run(config, ranks);
+  resolve_run(config, ranks, other_launcher(environment));
   RankedCommand command{ranks,
                         static_cast<int>(config.training.threads),
                         config.comm.timeout_s,

@@ -68,14 +68,15 @@ void require_same_checkpoint(ModelFolder& folder, Communicator& everyone) {
                 folder.directory().string(), "name one of the run's checkpoints: baleen eval RUN/checkpoints/step_N");
 }
 
-ParallelLayout choose_layout(const EvalArguments& arguments, int ranks) {
+ParallelLayout choose_layout(const EvalArguments& arguments, int ranks, const std::string& launcher) {
   if (arguments.layout.empty()) return {.dp = ranks};
   const std::vector<ParallelLayout> layouts = parse_layouts(arguments.layout);
   if (layouts.size() != 1) throw Error(ExitCode::bad_config, "eval takes one layout", "--layout", "for example --layout \"dp=2,zero=3\"");
   if (layouts[0].ranks() != ranks)
-    throw Error(ExitCode::bad_config,
-                fmt::format("layout {} needs {} ranks, and there are {}", layouts[0].text(), layouts[0].ranks(), ranks), "--layout",
-                "leave out --ranks, or give as many");
+    throw Error(
+        ExitCode::bad_config, fmt::format("layout {} needs {} ranks, and there are {}", layouts[0].text(), layouts[0].ranks(), ranks),
+        "--layout",
+        launcher.empty() ? "leave out --ranks, or give as many" : fmt::format("start {} ranks with {}", layouts[0].ranks(), launcher));
   return layouts[0];
 }
 
@@ -109,13 +110,15 @@ int run(const EvalArguments& arguments, const std::vector<std::string>& command_
   const RankEnvironment environment = detect_ranks();
   const std::int64_t named = arguments.layout.empty() ? 1 : parse_layouts(arguments.layout).front().ranks();
   const int ranks = rank_count(environment, arguments.ranks, static_cast<int>(named));
-  const ParallelLayout layout = choose_layout(arguments, ranks);
+  const ParallelLayout layout = choose_layout(arguments, ranks, other_launcher(environment));
   ModelFolder folder(arguments.folder);
   const Work work = find_work(arguments, folder.config(), layout);
   if (const std::string reason = layout_refusal(layout, folder.config(), work.length); !reason.empty())
     throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layout",
                 fmt::format("the nearest layout that runs is dp={}", ranks));
-  return run_on_ranks(environment, {ranks, arguments.threads}, command_line, [&](World& world) {
+  RankedCommand command{ranks, arguments.threads};
+  command.backend_key = "";
+  return run_on_ranks(environment, command, command_line, [&](World& world) {
     const ParallelAxes axes(world, layout, folder.config());
     require_same_checkpoint(folder, axes.everyone());
     EngineOptions options{folder.config(), work.micro_batch, work.length, 0, StorageKind::inference, ReduceOp::sum};

@@ -8,11 +8,40 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/connect.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/shm/shm_world.h"
 #include "device/gpu.h"
 #include "launch/launcher.h"
 #include "ops/threads.h"
 
 namespace baleen::cli {
+namespace {
+
+// What ranks that --ranks starts cannot do is said once, not by every one of them.
+void check_own_ranks(const RankedCommand& command) {
+  const auto backend = [&](const char* name) { return fmt::format("{}\"{}\"", command.backend_key, name); };
+  if (command.backend == "mpi")
+    throw Error(ExitCode::bad_config,
+                fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks),
+                backend("mpi"), fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
+  if (command.backend == "tcp")
+    throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks),
+                backend("tcp"),
+                fmt::format("use {}; TCP is for ranks that torchrun or srun start, on several machines for example, without --ranks",
+                            backend(command.backend_key.starts_with("--") ? "shm" : "auto")));
+  if (command.ranks <= max_shm_ranks) return;
+  const std::string here = command.backend_key.empty()
+                               ? ""
+                               : fmt::format(" on this one {} with {} or", mpi_library().empty() ? "by torchrun" : "by mpirun",
+                                             backend(mpi_library().empty() ? "tcp" : "mpi"));
+  throw Error(ExitCode::bad_config,
+              fmt::format("{} ranks on one machine are more than the {} that share memory", command.ranks, max_shm_ranks),
+              fmt::format("--ranks {}, given or from the layout", command.ranks),
+              fmt::format("use {} ranks or fewer, or start them without --ranks:{} on several machines by torchrun, mpirun or srun",
+                          max_shm_ranks, here));
+}
+
+}  // namespace
 
 int rank_count(const RankEnvironment& environment, int given, int fallback) {
   switch (environment.source) {
@@ -26,6 +55,11 @@ int rank_count(const RankEnvironment& environment, int given, int fallback) {
             "--ranks", "leave --ranks out, or start baleen without that launcher");
       return environment.size;
   }
+}
+
+std::string other_launcher(const RankEnvironment& environment) {
+  const bool own = environment.source == RankSource::single || environment.source == RankSource::baleen;
+  return own ? "" : rank_source_name(environment.source);
 }
 
 BindingRequest binding_request(const RankEnvironment& environment, int local_ranks, int threads, bool gpu) {
@@ -44,14 +78,7 @@ BindingRequest binding_request(const RankEnvironment& environment, int local_ran
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body) {
   if (environment.source == RankSource::single && command.ranks > 1) {
-    if (command.backend == "mpi")
-      throw Error(ExitCode::bad_config,
-                  fmt::format("--ranks starts {} ranks itself, and MPI finds only ranks that its own launcher starts", command.ranks),
-                  "[comm] backend = \"mpi\"", fmt::format("start with `mpirun -n {} baleen …` and leave --ranks out", command.ranks));
-    if (command.backend == "tcp")
-      throw Error(ExitCode::bad_config, fmt::format("--ranks starts {} ranks on this machine, where they share memory", command.ranks),
-                  "[comm] backend = \"tcp\"",
-                  "leave comm.backend at \"auto\"; TCP is for ranks that torchrun or srun start on several machines");
+    check_own_ranks(command);
     plan_binding({});  // a wrong variable is said once, not by every rank
     LaunchOptions options;
     options.ranks = command.ranks;

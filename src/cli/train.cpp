@@ -23,7 +23,7 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
                                                   ? std::filesystem::path("runs") / std::filesystem::path(arguments.config).stem()
                                                   : std::filesystem::path(arguments.out);
   // Before any rank starts: what is wrong with the config or the data is said once.
-  RunData data = resolve_run(config, ranks);
+  RunData data = resolve_run(config, ranks, other_launcher(environment));
 
   RankedCommand command{ranks,
                         static_cast<int>(config.training.threads),

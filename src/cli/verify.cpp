@@ -51,7 +51,7 @@ void print_table(const VerifyReport& report, const std::vector<Refused>& refused
 }
 
 // What can run; a refused layout is listed under --all and an error by name.
-std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks,
+std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, const Config& config, int ranks, const std::string& launcher,
                                            std::vector<Refused>& refused) {
   std::vector<ParallelLayout> runnable;
   for (const ParallelLayout& layout : arguments.all ? all_layouts(ranks) : parse_layouts(arguments.layouts)) {
@@ -64,7 +64,8 @@ std::vector<ParallelLayout> choose_layouts(const VerifyArguments& arguments, con
     } else {
       throw Error(ExitCode::bad_config, fmt::format("layout {}: {}", layout.text(), reason), "--layouts",
                   layout.ranks() > ranks
-                      ? fmt::format("start it with --ranks {}", layout.ranks())
+                      ? launcher.empty() ? fmt::format("start it with --ranks {}", layout.ranks())
+                                         : fmt::format("start {} ranks with {}", layout.ranks(), launcher)
                       : "the nearest layouts that run: " + nearest_layouts(layout, config.model, config.training.sequence_length));
     }
   }
@@ -94,7 +95,7 @@ int run(const VerifyArguments& arguments, const std::vector<std::string>& comman
   config.training.steps = 0;  // no data are needed
   resolve_run(config, 1);
   std::vector<Refused> refused;
-  const std::vector<ParallelLayout> layouts = choose_layouts(arguments, config, ranks, refused);
+  const std::vector<ParallelLayout> layouts = choose_layouts(arguments, config, ranks, other_launcher(environment), refused);
 
   // Ranks wait for the reference, which takes as long as it takes.
   constexpr double patience_s = 3600;

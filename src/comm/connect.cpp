@@ -11,8 +11,7 @@ namespace {
 
 [[noreturn]] void refuse(const RankEnvironment& environment, const std::string& what, const std::string& backend,
                          const std::string& remedy) {
-  throw Error(ExitCode::bad_config, what, "[comm] backend = \"" + backend + "\", ranks started by " + rank_source_name(environment.source),
-              remedy);
+  throw Error(ExitCode::bad_config, what, "backend \"" + backend + "\", ranks started by " + rank_source_name(environment.source), remedy);
 }
 
 bool started_by_mpirun(const RankEnvironment& environment) {
@@ -43,7 +42,7 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
   if (asked == "mpi") {
     if (mpi_library().empty())
       refuse(environment, "this build has no MPI", asked,
-             "install libopenmpi-dev (or libmpich-dev) and build again, or use backend = \"shm\" on one machine");
+             "install libopenmpi-dev (or libmpich-dev) and build again, or use backend \"shm\" on one machine");
     if (!launched_by_mpi && environment.source != RankSource::single)
       refuse(environment, "MPI finds the ranks only where its own launcher starts them", asked,
              "start them with `mpirun -n N baleen …` (or srun), without --ranks");
@@ -52,13 +51,13 @@ std::string choose_backend(const RankEnvironment& environment, const std::string
   if (asked == "tcp") {
     if (environment.source == RankSource::baleen || environment.source == RankSource::single)
       refuse(environment, "TCP connects ranks that torchrun, mpirun or srun started", asked,
-             "use backend = \"auto\": ranks of one machine share memory");
+             "use backend \"shm\" (in a config \"auto\" too): ranks of one machine share memory");
     return "tcp";
   }
   if (on_one_machine(environment)) return "shm";
   if (asked == "shm")
     refuse(environment, several_machines(environment) + ": the built-in backend shares memory and so is for one machine", asked,
-           "start all ranks on one machine, or use backend = \"auto\"");
+           "start all ranks on one machine, or use backend \"tcp\"");
   return started_by_mpirun(environment) && !mpi_library().empty() ? "mpi" : "tcp";
 }
 

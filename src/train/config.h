@@ -121,7 +121,8 @@ Config parse_config(std::string_view text, const std::string& source, const std:
 // Takes vocabulary and length from the data where the model section leaves them open, and checks the model against both.
 void resolve_model(Config& config, std::int64_t data_vocabulary);
 // Fills the data degree and the batch size for a world of `world` ranks; refuses what this build cannot run and batches that do not divide.
-void resolve_layout(Config& config, int world);
+// `launcher` has started the ranks, such as "torchrun"; "": their number is --ranks.
+void resolve_layout(Config& config, int world, const std::string& launcher = "");
 
 // The resolved configuration as TOML that read_config takes.
 std::string config_toml(const Config& config);

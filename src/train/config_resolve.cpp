@@ -52,7 +52,7 @@ void resolve_model(Config& config, std::int64_t data_vocabulary) {
            fmt::format("set training.sequence_length to {} or less", model.max_position_embeddings));
 }
 
-void resolve_layout(Config& config, int world) {
+void resolve_layout(Config& config, int world, const std::string& launcher) {
   if (config.training.device == "auto" && gpu_available()) config.training.device = "gpu";
   refuse_missing_features(config);
   ParallelismConfig& p = config.parallelism;
@@ -65,7 +65,9 @@ void resolve_layout(Config& config, int world) {
   }
   if (p.data * others != world)
     reject(config, fmt::format("parallelism: the degrees need {} ranks, but there are {}", p.data * others, world),
-           fmt::format("start {} ranks (--ranks {}), or set parallelism.data = -1", p.data * others, p.data * others));
+           fmt::format("start {} ranks {}, or {}", p.data * others,
+                       launcher.empty() ? fmt::format("(--ranks {})", p.data * others) : "with " + launcher,
+                       world % others == 0 ? "set parallelism.data = -1" : "change the degrees"));
 
   const ParallelLayout layout = layout_of(p);
   if (const std::string reason = layout_refusal(layout, config.model, config.training.sequence_length); !reason.empty())

@@ -61,7 +61,7 @@ std::unique_ptr<Dataset> open_training_data(const std::vector<std::vector<std::f
 
 }  // namespace
 
-RunData resolve_run(Config& config, int world) {
+RunData resolve_run(Config& config, int world, const std::string& launcher) {
   RunData data;
   const bool needs_data = config.training.steps > 0;
   if (needs_data && config.data.train.empty())
@@ -86,7 +86,7 @@ RunData resolve_run(Config& config, int world) {
   malloc_trim(0);  // a vocabulary takes tens of megabytes while it is parsed, which a rank would keep to its end
 
   resolve_model(config, vocabulary);
-  resolve_layout(config, world);
+  resolve_layout(config, world, launcher);
   if (begins_with_weights(config)) open_model_weights(config.model_path, config.model);  // what is wrong with them is said once
   const bool complete = std::none_of(sources.begin(), sources.end(), [](const auto& files) { return files.empty(); });
   if (!sources.empty() && complete) data.train = open_training_data(sources, config, vocabulary);

@@ -19,7 +19,7 @@ struct RunData {
 };
 
 // Finds the tokenizer, resolves the model and the layout for `world` ranks, and opens the files. With training.steps = 0 no data are
-// needed. Throws Error(bad_config | bad_data).
-RunData resolve_run(Config& config, int world);
+// needed. `launcher` is as in resolve_layout. Throws Error(bad_config | bad_data).
+RunData resolve_run(Config& config, int world, const std::string& launcher = "");
 
 }  // namespace baleen

@@ -49,6 +49,8 @@ TEST(BenchComm, BadCommandLines) {
   refused({"--ranks", "2"}, "--op");
   refused({"--ranks", "2", "--op", "all_reduc"}, "all_to_all");
   refused({"--ranks", "2", "--op", "all_reduce", "--backend", "mpi"}, "mpirun -n 2");
+  refused({"--ranks", "2", "--op", "all_reduce", "--backend", "tcp"}, "use --backend \"shm\"");
+  refused({"--op", "all_reduce", "--backend", "tcp"}, "use backend \"shm\"");
   refused({"--ranks", "2", "--op", "all_reduce", "--backend", "gloo"}, "no backend named");
   refused({"--ranks", "2", "--op", "all_reduce", "--sizes", "4X"}, "--sizes");
   refused({"--ranks", "2", "--op", "all_reduce", "--sizes", "8K:4K"}, "above the last");

@@ -137,6 +137,24 @@ TEST_F(Launchers, RanksGivenBesideThemAreRefused) {
   }
 }
 
+// Advice that can be followed where another launcher has started the ranks: --ranks is refused there.
+TEST_F(Launchers, DegreesThatDoNotFitAreTheLaunchersMatter) {
+  const auto refusal = [](const std::vector<std::string>& arguments) {
+    const CommandResult result = Command(baleen_arguments(arguments), torchrun_variables(0)).wait();
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_EQ(result.error.find("--ranks"), std::string::npos) << result.error;
+    return result.error;
+  };
+  const std::string data = refusal(train_arguments("run", {"--set", "parallelism.data=3"}));
+  EXPECT_NE(data.find("start 3 ranks with torchrun, or set parallelism.data = -1"), std::string::npos) << data;
+  const std::string tensor = refusal(train_arguments("run", {"--set", "parallelism.data=1", "--set", "parallelism.tensor=4"}));
+  EXPECT_NE(tensor.find("start 4 ranks with torchrun, or change the degrees"), std::string::npos) << tensor;
+  const std::string layout = refusal({"verify", folder / "config.toml", "--layouts", "dp=3"});
+  EXPECT_NE(layout.find("start 3 ranks with torchrun"), std::string::npos) << layout;
+  const std::string evaluated = refusal({"eval", folder / "run", "--data", "x.bin", "--layout", "dp=3"});
+  EXPECT_NE(evaluated.find("start 3 ranks with torchrun"), std::string::npos) << evaluated;
+}
+
 TEST_F(Launchers, ContradictionsAreRefused) {
   const auto refusal = [&](Variables variables, const std::string& name, const char* value) {
     variables[name] = value;

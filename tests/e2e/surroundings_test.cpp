@@ -89,6 +89,20 @@ TEST_F(Surroundings, MoreRanksThanThereCanBeAreRefused) {
   EXPECT_EQ(layout.exit_code, 2) << layout.error;
 }
 
+TEST_F(Surroundings, MoreRanksThanShareMemoryAreRefusedOnceAndBeforeTheyStart) {
+  const auto refused = [](const CommandResult& result, const std::vector<std::string>& words) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.error.find("rank 0"), std::string::npos) << result.error;
+    EXPECT_EQ(result.error.find("the first failure"), std::string::npos) << result.error;
+    for (const std::string& word : words) EXPECT_NE(result.error.find(word), std::string::npos) << word << " is not in: " << result.error;
+  };
+  const CommandResult trained = train("run", {"--ranks", "66", "--set", "training.global_batch_size=132"});
+  refused(trained, {"66 ranks on one machine are more than the 64", "without --ranks", "[comm] backend"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  refused(run_baleen({"verify", folder / "config.toml", "--all", "--ranks", "200"}), {"200 ranks on one machine", "without --ranks"});
+  refused(run_baleen({"bench", "comm", "--op", "all_reduce", "--ranks", "65"}), {"65 ranks on one machine", "--backend \""});
+}
+
 TEST_F(Surroundings, ASaveWithoutRoomSaysWhatGivesRoom) {
   const std::string small = folder / "small", fill = small + "/fill";
   std::filesystem::create_directory(small);

@@ -14,8 +14,8 @@ ShmWorld::ShmWorld(std::shared_ptr<SharedRegion> region, int rank, std::chrono::
   BALEEN_CHECK(rank >= 0 && rank < size(), "rank", rank, "size", size());
   if (size() > max_shm_ranks)
     throw Error(ExitCode::bad_config,
-                std::to_string(size()) + " ranks are more than the built-in backend's " + std::to_string(max_shm_ranks), "[comm] backend",
-                "use fewer ranks, or the MPI or NCCL backend");
+                std::to_string(size()) + " ranks are more than the built-in backend's " + std::to_string(max_shm_ranks), "backend \"shm\"",
+                "use fewer ranks on a machine, or backend \"mpi\" under mpirun or \"tcp\" under torchrun or srun");
   heap_ = std::make_shared<shm::SharedHeap>(region_, rank);
 }
 
