@@ -82,9 +82,8 @@ void require_free_space(const fs::path& directory, std::uint64_t bytes) {
   if (bytes > free)
     throw Error(ExitCode::bad_data, fmt::format("not enough disk space for a checkpoint: it needs {} bytes and {} are free", bytes, free),
                 directory.string(),
-                "free some space, for example by deleting old checkpoints of this run or others by hand ([checkpoint] keep deletes none "
-                "before a new "
-                "one is saved), or write to another disk with --out");
+                "free some space, for example by deleting old checkpoints by hand ([checkpoint] keep deletes none before a new one is "
+                "saved), or write to another disk with --out");
 }
 
 fs::path begin_checkpoint(const fs::path& run, std::int64_t step, std::uint64_t expected_bytes) {
