@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "comm/idle_communicator.h"
 #include "comm/thread_ranks.h"
 
 namespace baleen {
@@ -159,22 +160,15 @@ TEST_P(Ring, AllPassOnAtOnce) {
 }
 
 // Messages that end when somebody says so.
-class ByHand final : public Communicator {
+class ByHand final : public testing::IdleCommunicator {
  public:
-  ByHand() : Communicator(0, 3, "by hand") {}
+  ByHand() : IdleCommunicator(0, 3, "by hand") {}
   const std::shared_ptr<Gate> sent = std::make_shared<Gate>(), received = std::make_shared<Gate>();
   Event of_send{sent}, of_recv{received};
-  void abort(const std::string&) override {}
 
  protected:
-  Event do_all_reduce(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
-  Event do_reduce_scatter(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
-  Event do_all_gather(const void*, void*, std::size_t, DType, Event after) override { return after; }
-  Event do_broadcast(void*, std::size_t, DType, int, Event after) override { return after; }
   Event do_send(const void*, std::size_t, DType, int, Event) override { return of_send; }
   Event do_recv(void*, std::size_t, DType, int, Event) override { return of_recv; }
-  Event do_barrier(Event after) override { return after; }
-  Event do_all_to_all(const void*, void*, std::size_t, DType, Event after) override { return after; }
 };
 
 TEST(PointToPoint, AnExchangeIsCompleteWhenBothItsHalvesAre) {

@@ -5,25 +5,16 @@
 #include <map>
 #include <utility>
 
+#include "comm/idle_communicator.h"
+
 namespace baleen::testing {
 namespace {
 
 // Tells when it goes.
-class Mortal final : public Communicator {
+class Mortal final : public IdleCommunicator {
  public:
-  Mortal(int rank, int size, int number, std::vector<int>& gone) : Communicator(rank, size, "pp"), number_(number), gone_(gone) {}
+  Mortal(int rank, int size, int number, std::vector<int>& gone) : IdleCommunicator(rank, size, "pp"), number_(number), gone_(gone) {}
   ~Mortal() override { gone_.push_back(number_); }
-  void abort(const std::string&) override {}
-
- protected:
-  Event do_all_reduce(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
-  Event do_reduce_scatter(const void*, void*, std::size_t, DType, ReduceOp, Event after) override { return after; }
-  Event do_all_gather(const void*, void*, std::size_t, DType, Event after) override { return after; }
-  Event do_broadcast(void*, std::size_t, DType, int, Event after) override { return after; }
-  Event do_send(const void*, std::size_t, DType, int, Event after) override { return after; }
-  Event do_recv(void*, std::size_t, DType, int, Event after) override { return after; }
-  Event do_barrier(Event after) override { return after; }
-  Event do_all_to_all(const void*, void*, std::size_t, DType, Event after) override { return after; }
 
  private:
   int number_;
