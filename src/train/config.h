@@ -59,7 +59,7 @@ struct ParallelismConfig {
 struct CommConfig {
   std::string backend = "auto";
   double timeout_s = 60;
-  double bucket_mb = 25;    // the most that backends which group sends put in one; the built-in ring sends unit by unit
+  double bucket_mb = 25;    // without effect: every backend sends unit by unit
   bool overlap = true;      // false: compute waits for every operation as soon as it is enqueued; the same bits, for comparison
   bool peer_copies = true;  // between GPUs of one host large gathers go by copy engines; false: by the library's kernels
   std::string gradient_reduction = "sum";  // sum | avg: how gradients are averaged over ranks

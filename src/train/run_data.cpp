@@ -80,8 +80,10 @@ RunData resolve_run(Config& config, int world, const std::string& launcher) {
   if (tokenizer == nullptr && !train.empty())
     if (const auto description = describe_token_files(open_files(train))) tokenizer = description->tokenizer;
   if (tokenizer == nullptr && std::filesystem::is_directory(config.model_path)) tokenizer = model_tokenizer(config.model_path);
+  if (tokenizer == nullptr && train.empty() && config.model.vocab_size == 0)
+    for (const std::string& pattern : config.data.train) find_files(pattern, true);  // says what is not there
   if (tokenizer != nullptr) data.tokenizer_json = tokenizer->to_json();
-  const std::int64_t vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocabulary_size();
+  const std::int64_t vocabulary = data.vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocabulary_size();
   tokenizer.reset();
   malloc_trim(0);  // a vocabulary takes tens of megabytes while it is parsed, which a rank would keep to its end
 

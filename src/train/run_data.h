@@ -13,7 +13,8 @@ namespace baleen {
 struct RunData {
   std::unique_ptr<Dataset> train;  // nullptr where the config names none, as is
   std::unique_ptr<TokenDataset> validation;
-  std::string tokenizer_json;  // Tokenizer::to_json(), or "" where the data name none
+  std::string tokenizer_json;   // Tokenizer::to_json(), or "" where the data name none
+  std::int64_t vocabulary = 0;  // its tokens, or 0
   // Bytes of text behind a validation token; NaN where the sidecar does not say.
   double validation_bytes_per_token = std::numeric_limits<double>::quiet_NaN();
 };

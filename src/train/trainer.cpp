@@ -173,6 +173,12 @@ void Trainer::log_start() const {
   if (world_.size() > 1) log::info("{}", rank_grid(axes_.mesh()));
   log::info("batch: {} sequences of {} tokens a step, micro-batches of {}; steps {} to {}; run directory {}", t.global_batch_size,
             t.sequence_length, t.micro_batch_size, start_step_ + 1, t.steps, run_.string());
+  if (begins_with_weights(config_) && data_.vocabulary > 0 && 2 * data_.vocabulary < config_.model.vocab_size)
+    log::warning(
+        "the data's tokenizer has {} tokens and the model of {} {}: are the data of its tokenizer (`baleen tokenize --tokenizer {}`)?",
+        data_.vocabulary, config_.model_path, config_.model.vocab_size, config_.model_path);
+  if (config_.comm.bucket_mb != CommConfig{}.bucket_mb)
+    log::warning("comm.bucket_mb = {} has no effect: every backend sends a block's tensors as one", config_.comm.bucket_mb);
 }
 
 ExitCode Trainer::run() {

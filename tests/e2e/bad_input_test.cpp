@@ -104,6 +104,13 @@ TEST_F(BadInput, LayoutsThatCannotRun) {
           "dp=2,tp=2");
 }
 
+// It would also say the vocabulary: what is missing is the file.
+TEST_F(BadInput, AMissingFileIsNamedWhereNoDataAreNeeded) {
+  const CommandResult result = run_baleen({"bench", "train", folder / "config.toml", "--steps", "1", "--set", "data.train=nowhere.bin"});
+  EXPECT_EQ(result.exit_code, 3) << result.error;
+  EXPECT_NE(result.error.find("nowhere.bin"), std::string::npos) << result.error;
+}
+
 TEST_F(BadInput, BrokenTomlNamesTheLine) {
   write_text(folder / "config.toml", "[model]\npreset = \"tiny\"\nnonsense\n");
   const CommandResult result = train("run");

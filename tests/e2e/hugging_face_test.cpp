@@ -55,6 +55,23 @@ TEST_F(HuggingFaceFolders, WeightsThatAreNoNumbersAreNamed) {
   fails({"generate", exported, "--prompt", "Line 1", "--tokens", "5"}, "logits are not finite");
 }
 
+// The ids fit, whatever they mean.
+TEST_F(HuggingFaceFolders, DataOfAnotherTokenizerAreDoubted) {
+  ASSERT_EQ(train("run", {"--set", "training.steps=1"}).exit_code, 0);
+  ASSERT_EQ(run_baleen({"export", folder / "run", "--out", folder / "exported"}).exit_code, 0);
+  ASSERT_EQ(run_baleen({"tokenize", "--tokenizer", "bytes", folder / "corpus.txt", "--out", folder / "bytes.bin"}).exit_code, 0);
+  const std::string sections = read_text(folder / "config.toml");
+  write_text(folder / "config.toml", "[model]\npath = \"" + (folder / "exported") + "\"\n" + sections.substr(sections.find("[data]")));
+  const std::string doubt = "the data's tokenizer has 257 tokens";
+  const CommandResult own = train("own", {"--set", "training.steps=1"}),
+                      other = train("other", {"--set", "training.steps=1", "--set", "data.train=bytes.bin", "--set", "comm.bucket_mb=1"});
+  EXPECT_EQ(own.exit_code, 0) << own.error;
+  EXPECT_EQ(own.error.find(doubt), std::string::npos) << own.error;
+  EXPECT_EQ(other.exit_code, 0) << other.error;
+  EXPECT_NE(other.error.find(doubt), std::string::npos) << other.error;
+  EXPECT_NE(other.error.find("comm.bucket_mb = 1 has no effect"), std::string::npos) << other.error;
+}
+
 TEST_F(HuggingFaceFolders, TrainExportTrainOnExport) {
   // A run exports itself at its end; what it exports is the model that it is.
   const CommandResult first = train("first", {"--ranks", "2", "--set", "checkpoint.export_hf=true"});
