@@ -97,14 +97,13 @@ class Case {
   }
 
   Event enqueue() {
-    const int n = axis_.size(), next = (axis_.rank() + 1) % n, previous = (axis_.rank() + n - 1) % n;
     switch (collective_) {
       case Collective::all_reduce: return axis_.all_reduce(from_, to_, each_, DType::f32, ReduceOp::sum);
       case Collective::all_gather: return axis_.all_gather(from_, to_, each_, DType::f32);
       case Collective::reduce_scatter: return axis_.reduce_scatter(from_, to_, each_, DType::f32, ReduceOp::sum);
       case Collective::broadcast: return axis_.broadcast(to_, each_, DType::f32, 0);
       case Collective::all_to_all: return axis_.all_to_all(from_, to_, each_, DType::f32);
-      case Collective::send_recv: return axis_.exchange(from_, next, to_, previous, each_, DType::f32);
+      case Collective::send_recv: return axis_.exchange(from_, axis_.next(), to_, axis_.previous(), each_, DType::f32);
     }
     return {};
   }
@@ -112,7 +111,7 @@ class Case {
   std::uint64_t wrong() {
     std::vector<float> received(received_);
     copy(received.data(), to_, received.size());
-    const int n = axis_.size(), rank = axis_.rank(), previous = (rank + n - 1) % n;
+    const int n = axis_.size(), rank = axis_.rank();
     std::uint64_t weights = 0, count = 0;
     for (int from = 0; from < n; ++from) weights += weight_of(from);
     const auto sum = [&](std::size_t index) { return static_cast<float>(weights * (index % value_period)); };
@@ -123,7 +122,7 @@ class Case {
         case Collective::all_gather: return message(static_cast<int>(i / each_), -1, i % each_);
         case Collective::broadcast: return message(0, -1, i);
         case Collective::all_to_all: return message(static_cast<int>(i / each_), rank, i % each_);
-        case Collective::send_recv: return message(previous, -1, i);
+        case Collective::send_recv: return message(axis_.previous(), -1, i);
       }
       return 0.0f;
     };

@@ -53,6 +53,9 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // The neighbours on the ring of all ranks.
+  int next() const { return (rank_ + 1) % size_; }
+  int previous() const { return (rank_ + size_ - 1) % size_; }
   const std::string& name() const { return name_; }  // for messages: the mesh axis
   // There is nobody to talk to, and operations in place, which change nothing, can be left out. A library that was asked for by name is
   // called for one rank too: what is measured and recorded there is what several ranks do.

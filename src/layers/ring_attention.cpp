@@ -49,8 +49,7 @@ class Travelling {
     if (stream_.measuring()) return;
     const Tensor &out = buffers_[now_], &in = buffers_[1 - now_];
     const auto count = static_cast<std::size_t>(out.elements());
-    const int next = (ring_.rank() + 1) % ring_.size(), previous = (ring_.rank() + ring_.size() - 1) % ring_.size();
-    passed_ = ring_.exchange(out.data(), next, in.data(), previous, count, out.dtype(), stream_.record());
+    passed_ = ring_.exchange(out.data(), ring_.next(), in.data(), ring_.previous(), count, out.dtype(), stream_.record());
   }
 
   // The other buffer becomes the one that is here.

@@ -18,9 +18,8 @@ MeshDegrees degrees_of(const ParallelLayout& layout) {
 // under way and before anybody asks what is free.
 void connect(Communicator* ring, Device* device) {
   if (ring == nullptr || device == nullptr || device->kind() == DeviceKind::cpu) return;
-  const int next = (ring->rank() + 1) % ring->size(), previous = (ring->rank() + ring->size() - 1) % ring->size();
   const Buffer bytes = device->allocate("first messages", 2);
-  ring->exchange(bytes.data(), next, bytes.as<std::byte>() + 1, previous, 1, DType::u8).wait();
+  ring->exchange(bytes.data(), ring->next(), bytes.as<std::byte>() + 1, ring->previous(), 1, DType::u8).wait();
 }
 
 }  // namespace

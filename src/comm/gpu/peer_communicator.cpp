@@ -183,7 +183,7 @@ Event PeerCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
                                                            : find(send, bytes);
   if (memory == nullptr)
     return pass(recv, std::move(after), [&](Event at) { return inner_->all_gather(send, recv, send_count, dtype, std::move(at)); });
-  return run(tag_of(OperationKind::all_gather, send_count, dtype), after, bytes * static_cast<std::size_t>(size() - 1), [&] {
+  return run(tag_of(OperationKind::all_gather, send_count, dtype), std::move(after), bytes * static_cast<std::size_t>(size() - 1), [&] {
     for (int step = 1; step < size(); ++step) {
       const int other = (rank() + step) % size();
       stream_->copy(place(other), memory->of(other, in_place ? place(other) : send), bytes);

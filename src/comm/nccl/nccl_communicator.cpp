@@ -300,7 +300,7 @@ Event NcclCommunicator::do_all_gather(const void* send, void* recv, std::size_t 
 
 Event NcclCommunicator::do_broadcast(void* buffer, std::size_t count, DType dtype, int root, Event after) {
   if (!is_gpu_memory(buffer)) return host_->broadcast(buffer, count, dtype, root, std::move(after));
-  const std::size_t bytes = (rank() + 1) % size() == root ? 0 : count * dtype_bytes(dtype);
+  const std::size_t bytes = next() == root ? 0 : count * dtype_bytes(dtype);
   return run(
       tag_of(OperationKind::broadcast, count, dtype, ReduceOp::sum, root), std::move(after), bytes,
       [&](ncclComm_t comm, gpuStream_t stream) { return library_.broadcast(buffer, buffer, count, type_of(dtype), root, comm, stream); });
