@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -21,13 +22,30 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::info;
 }
 
-// spdlog keeps the registry of loggers; this file keeps no state of its own.
-std::shared_ptr<spdlog::logger> logger() {
-  if (auto found = spdlog::get("baleen")) return found;
-  auto made = spdlog::stderr_color_mt("baleen");
-  made->sinks().front()->set_pattern("%^%L%$ %v");
+constexpr const char* name = "baleen";
+
+// Standard error, and with add_file a file: behind a sink that may grow while other threads write.
+std::shared_ptr<spdlog::logger> create(const std::string& tag, spdlog::level::level_enum least) {
+  auto terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  terminal->set_pattern("%^%L%$ " + tag + "%v");
+  terminal->set_level(least);
+  auto both = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  both->add_sink(std::move(terminal));
+  auto made = std::make_shared<spdlog::logger>(name, std::move(both));
   made->set_level(spdlog::level::debug);
-  made->sinks().front()->set_level(spdlog::level::info);
+  made->flush_on(spdlog::level::info);
+  return made;
+}
+
+// spdlog keeps the registry of loggers; this file keeps no state of its own. Threads that were not configured may be here at once.
+std::shared_ptr<spdlog::logger> logger() {
+  if (auto found = spdlog::get(name)) return found;
+  auto made = create("", spdlog::level::info);
+  try {
+    spdlog::register_logger(made);
+  } catch (const spdlog::spdlog_ex&) {
+    return logger();  // another thread was first
+  }
   return made;
 }
 
@@ -38,11 +56,8 @@ std::string tag(int rank, int world) {
 }  // namespace
 
 void configure(int rank, int world) {
-  spdlog::drop("baleen");
-  auto made = logger();
-  made->sinks().front()->set_pattern("%^%L%$ " + tag(rank, world) + "%v");
-  made->sinks().front()->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
-  made->flush_on(spdlog::level::info);
+  spdlog::drop(name);
+  spdlog::register_logger(create(tag(rank, world), rank == 0 ? spdlog::level::info : spdlog::level::warn));
 }
 
 void add_file(const std::string& path) {
@@ -54,7 +69,7 @@ void add_file(const std::string& path) {
                 "check the permissions on it and its folder, or choose another run directory");
   }
   sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %L %v");
-  logger()->sinks().push_back(std::move(sink));
+  std::dynamic_pointer_cast<spdlog::sinks::dist_sink_mt>(logger()->sinks().front())->add_sink(std::move(sink));
 }
 
 void write(Level level, std::string_view message) {
