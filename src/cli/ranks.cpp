@@ -70,8 +70,7 @@ BindingRequest binding_request(const RankEnvironment& environment, int local_ran
   if (!gpu) return request;
   const GpuList gpus = list_gpus();
   for (int local = 0; local < local_ranks && !gpus.addresses.empty(); ++local)
-    request.gpus.push_back(
-        gpus.addresses[static_cast<std::size_t>(environment.rank - environment.local_rank + local) % gpus.addresses.size()]);
+    request.gpus.push_back(gpus.addresses[static_cast<std::size_t>(local) % gpus.addresses.size()]);
   return request;
 }
 
@@ -108,6 +107,7 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
   }
   const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(command.timeout_s * 1000));
   const std::unique_ptr<World> world = connect_world(environment, timeout, command.backend);
+  world->set_local_rank(environment.local_rank);
   world->set_peer_copies(command.peer_copies);
   try {
     return body(*world);

@@ -130,6 +130,9 @@ class World {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string backend() const = 0;
+  // This rank's number among those of its machine, which picks its GPU: rank() until set.
+  int local_rank() const { return local_rank_ < 0 ? rank() : local_rank_; }
+  void set_local_rank(int local_rank) { local_rank_ = local_rank; }
   // What [comm] backend asks for, for buffers in GPU memory (gpu_communicator.h), and the deadline of waits for other ranks.
   const std::string& gpu_backend() const { return gpu_backend_; }
   std::chrono::milliseconds gpu_timeout() const { return gpu_timeout_; }
@@ -154,6 +157,7 @@ class World {
   std::string gpu_backend_ = "auto";
   std::chrono::milliseconds gpu_timeout_ = std::chrono::seconds(60);
   bool peer_copies_ = true;
+  int local_rank_ = -1;
 };
 
 }  // namespace baleen

@@ -56,7 +56,9 @@ void read_rank(const Variables& variables, const std::string& rank, const std::s
 void read_local(const Variables& variables, const std::string& rank, const std::string& size, RankEnvironment& out) {
   out.local_size = variables.has(size) ? variables.number(size, 1, out.size, "the job has " + std::to_string(out.size) + " ranks") : 0;
   const int limit = out.local_size > 0 ? out.local_size : out.size;
-  out.local_rank = variables.has(rank) ? variables.number(rank, 0, limit - 1, std::to_string(limit) + " ranks are here") : 0;
+  out.local_rank = variables.has(rank)  ? variables.number(rank, 0, limit - 1, std::to_string(limit) + " ranks are here")
+                   : out.local_size > 0 ? 0
+                                        : out.rank;
 }
 
 RankEnvironment from_baleen(const Variables& variables, int parent_pid) {

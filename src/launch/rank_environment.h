@@ -12,7 +12,7 @@ std::string rank_source_name(RankSource source);
 struct RankEnvironment {
   RankSource source = RankSource::single;
   int rank = 0, size = 1;              // in the job
-  int local_rank = 0, local_size = 1;  // on this machine; local_size 0: not known
+  int local_rank = 0, local_size = 1;  // on this machine; local_size 0: not known, and local_rank then `rank` if nothing says
   int region_descriptor = -1;          // baleen's launcher: the inherited shared memory
   int launcher_pid = 0;                // baleen's launcher
   int progress_descriptor = -1;        // baleen's launcher, where it watches: the inherited ProgressBoard

@@ -55,7 +55,7 @@ class ParallelAxes {
   std::optional<EngineGroups> groups_;
 };
 
-// The device that `config` asks for: the processor, or the GPU of this rank, where several may share one. `config` is resolved.
+// The device that `config` asks for: the processor, or the GPU of World::local_rank(), modulo those that it sees. `config` is resolved.
 // Where ranks share memory, what they exchange lies there.
 std::shared_ptr<Device> create_training_device(const Config& config, World& world);
 // Of a training engine in the layout that `config` asks for. `config` is resolved.

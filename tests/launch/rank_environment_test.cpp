@@ -78,6 +78,14 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(me.job, detect(with(torchrun, "RANK", "6")).job);
 }
 
+TEST(RankEnvironment, AnUnknownPlaceOnTheMachineIsTheRank) {
+  const Variables nowhere{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(detect(nowhere).local_rank, 5);
+  EXPECT_EQ(detect(nowhere).local_size, 0);
+  EXPECT_EQ(detect(with(nowhere, "LOCAL_RANK", "1")).local_rank, 1);
+  EXPECT_EQ(detect(with(nowhere, "LOCAL_WORLD_SIZE", "1")).local_rank, 0);
+}
+
 TEST(RankEnvironment, ContradictionsAreRefusedByName) {
   expect_refused(with(torchrun, "RANK", "8"), "RANK");
   expect_refused(with(torchrun, "RANK", "-1"), "RANK");
