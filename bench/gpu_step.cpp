@@ -229,7 +229,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// model FLOPs a token as DESIGN.md section 7 counts them: norms, biases and the look-up do not multiply.
+// model FLOPs a token as docs/formats.md counts them: norms, biases and the look-up do not multiply.
 double flops_per_token(const ModelConfig& config, std::int64_t seq) {
   double parameters = 0;
   for (const UnitDescription& unit : model_units(config))

@@ -9,7 +9,7 @@
 
 namespace baleen {
 
-// Process exit codes: the contract of DESIGN.md section 6. An Error carries the code its process leaves with.
+// Process exit codes: the contract of docs/operations.md. An Error carries the code its process leaves with.
 enum class ExitCode : int {
   done = 0,
   check_failed = 1,

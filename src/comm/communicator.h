@@ -4,7 +4,7 @@
 // call, if that takes microseconds: decision 015) and returns an Event. All members call the same ones in one order. Buffers belong to it
 // until then; send == recv (all_gather: send == recv + rank*count; reduce_scatter: recv == send + rank*count) means in place.
 //
-// Order of summation (DESIGN.md decision 10): the elements of slice k are summed over ranks k+1, k+2, …, k in ring order, in the dtype
+// Order of summation (docs/parallelism.md): the elements of slice k are summed over ranks k+1, k+2, …, k in ring order, in the dtype
 // (bf16 in fp32, rounded once at the end), whatever the algorithm, message size or chunking. AVG is the sum times 1/size.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The axes of parallelism as a grid of ranks (DESIGN.md decision 5).
+// The axes of parallelism as a grid of ranks (docs/parallelism.md).
 #pragma once
 
 #include <array>

@@ -141,7 +141,7 @@ class Job {
     out.environment = options_.environment;
     const int threads = options_.threads > 0 ? options_.threads : std::max(1, available_cores() / options_.ranks);
     out.environment["OMP_NUM_THREADS"] = std::to_string(threads);
-    out.environment["OMP_WAIT_POLICY"] = "passive";  // TRAPS.md: spinning OpenMP threads starve the comm worker
+    out.environment["OMP_WAIT_POLICY"] = "passive";  // spinning OpenMP threads starve the comm worker
     out.environment[rank_variable] = std::to_string(rank);
     out.environment[size_variable] = std::to_string(options_.ranks);
     out.environment[region_variable] = std::to_string(region_->descriptor());

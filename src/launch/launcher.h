@@ -31,7 +31,7 @@ struct LaunchOptions {
 };
 
 struct LaunchOutcome {
-  int exit_code = 0;    // for this process: 0, 75, or the failure's own code (DESIGN.md section 6)
+  int exit_code = 0;    // for this process: 0, 75, or the failure's own code (docs/operations.md)
   std::string message;  // empty for 0; else which rank and why
 };
 

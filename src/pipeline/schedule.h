@@ -1,4 +1,4 @@
-// Pipeline schedules as tables (DESIGN.md decision 7): for each rank the actions that it runs, one after the other.
+// Pipeline schedules as tables (docs/parallelism.md): for each rank the actions that it runs, one after the other.
 //
 // A model is cut into p·v chunks, p pipeline ranks with v virtual stages each; rank r holds chunks r, r+p, r+2p, … Data flows through the
 // chunks in ascending order, gradients in descending order. The same table drives the executor, the validator and the simulator.

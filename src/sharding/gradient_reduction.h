@@ -11,7 +11,7 @@
 
 namespace baleen {
 
-// Every stage sums each slice of UnitLayout in the same ring order (DESIGN.md decision 10), so all give the same bits:
+// Every stage sums each slice of UnitLayout in the same ring order (docs/numerics.md), so all give the same bits:
 //   0     all-reduce of the unit, once a step                       every rank ends with the whole sum
 //   1     reduce-scatter, once a step                               each rank ends with the sum of its slice
 //   2, 3  reduce-scatter every micro-step, from the gradient pool   the slice accumulates over micro-steps

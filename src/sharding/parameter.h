@@ -53,7 +53,7 @@ struct ParameterDescription {
   std::vector<std::int64_t> held_shape() const;
   // The shape that `held` is a box of.
   const std::vector<std::int64_t>& sliced_shape() const { return split.view.empty() ? shape : split.view; }
-  // Weight decay is for matrices: norm weights and biases are left alone (DESIGN.md section 7).
+  // Weight decay is for matrices: norm weights and biases are left alone (docs/numerics.md).
   bool decays() const { return shape.size() >= 2; }
 
   // Elements [begin, end) of what this rank holds, in runs that are contiguous in the whole parameter too:

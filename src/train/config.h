@@ -1,4 +1,4 @@
-// A run's configuration: the TOML file of DESIGN.md section 7, `--set` overrides, and its resolved form.
+// A run's configuration: the TOML file of docs/config.md, `--set` overrides, and its resolved form.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ struct MetricsRow {
   double loss = 0, grad_norm = 0, lr = 0;
   std::int64_t tokens = 0;  // trained on so far, by all ranks, this step included
   double tokens_per_s = 0, step_ms = 0;
-  double model_tflops = 0;                                // of one rank, 10¹² FLOP/s by DESIGN.md section 8's formula
+  double model_tflops = 0;                                // of one rank, 10¹² FLOP/s by docs/formats.md's formula
   double mfu = std::numeric_limits<double>::quiet_NaN();  // nothing where the peak is not known
   std::size_t memory_peak_bytes = 0;
   std::uint64_t comm_bytes = 0;

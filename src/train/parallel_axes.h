@@ -18,7 +18,7 @@ namespace baleen {
 
 Mesh mesh_of(const ParallelLayout& layout);
 
-// The communicators of a layout over the first ranks of the world (DESIGN.md decision 5).
+// The communicators of a layout over the first ranks of the world (docs/parallelism.md, "The mesh").
 class ParallelAxes {
  public:
   // Collective over the world, whoever is a member. `device`: where the buffers will be, which must live as long; nullptr: in host memory.

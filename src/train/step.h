@@ -1,4 +1,4 @@
-// One training step, as DESIGN.md section 4 has it.
+// One training step, as docs/architecture.md has it.
 #pragma once
 
 #include <array>

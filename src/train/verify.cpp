@@ -22,7 +22,7 @@
 namespace baleen {
 namespace {
 
-// DESIGN.md section 5: of fp32, and of bf16 beside twice what one rank's own rounding does.
+// docs/numerics.md, "What is equal to what": of fp32, and of bf16 beside twice what one rank's own rounding does.
 constexpr double relative_bound = 1e-5, floor_bound = 1e-8, scalar_bound = 1e-6;
 constexpr double bf16_factor = 2, bf16_loss_bound = 1e-3, bf16_norm_bound = 5e-3;
 

@@ -1,5 +1,5 @@
 // Proves that layouts compute what one rank computes: loss, gradient norm and every parameter's gradient at the initial weights, on a
-// batch with targets to ignore that fall unevenly on ranks and micro-batches (DESIGN.md section 5, layout equivalence).
+// batch with targets to ignore that fall unevenly on ranks and micro-batches (docs/numerics.md, "What is equal to what").
 #pragma once
 
 #include <string>

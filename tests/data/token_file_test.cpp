@@ -54,7 +54,7 @@ TEST(TokenFile, SaysWhenItHasBecomeShorter) {
   }
 }
 
-// The layout of FACTS.md section 1, written out here.
+// The layout of docs/formats.md, written out here.
 TEST(TokenFile, ReadsWhatLlmcWrites) {
   const TemporaryFolder folder;
   const TokenFile narrow(folder.write("gpt2.bin", token_file_bytes({20240520, 1, 3}, std::string("\x01\x00\xff\xff\x00\x01", 6))));

@@ -1,4 +1,4 @@
-// Whatever is wrong with a command, a config or the data: the exit code of DESIGN.md section 6, and a message with place and remedy.
+// Whatever is wrong with a command, a config or the data: the exit code of docs/operations.md, and a message with place and remedy.
 #include <signal.h>
 
 #include "support/training_fixture.h"

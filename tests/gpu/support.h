@@ -116,7 +116,7 @@ class OnBothDevices : public ::testing::Test {
     return values;
   }
 
-  // `op` runs on a side and returns its results, each compared within DESIGN.md section 5.
+  // `op` runs on a side and returns its results, each compared within the bounds of docs/numerics.md.
   template <class Op>
   void expect_equal(const Op& op, const std::string& what) {
     const std::vector<Floats> want = op(*cpu), got = op(*gpu);
@@ -139,7 +139,7 @@ class OnBothDevices : public ::testing::Test {
     bool rounded = true;
     double roundings = 1;
   };
-  // `op` runs in fp32 on the CPU and in bf16 on the GPU. DESIGN.md section 5: at most 1.5 times the error of rounding the exact result,
+  // `op` runs in fp32 on the CPU and in bf16 on the GPU. docs/numerics.md: at most 1.5 times the error of rounding the exact result,
   // which of few numbers scatters by chance, as a mean of n does.
   template <class Op>
   void expect_rounded_equal(const Op& op, const std::string& what) {

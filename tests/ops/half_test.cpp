@@ -24,7 +24,7 @@ struct Pair {
   Pair(std::uint64_t key, std::int64_t count, float scale = 1.0f) : half(Array::normal(key, count, scale)) { wide = half.floats(); }
 };
 
-// DESIGN.md section 5.
+// docs/numerics.md.
 void expect_rounded(const HalfArray& got, const Array& want, const char* what) {
   const double error = relative_error(got.floats(), want.doubles());
   EXPECT_LE(error, 1e-2) << what;

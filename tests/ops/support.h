@@ -17,7 +17,7 @@
 
 namespace baleen::ops::testing {
 
-// Own OpenMP loops give false races under ThreadSanitizer (TRAPS.md): one thread there.
+// Own OpenMP loops give false races under ThreadSanitizer: one thread there.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr int most_threads = 1;
 #else
@@ -140,7 +140,7 @@ inline double relative_error(const Array& got, const std::vector<double>& want) 
   return relative_error(got.doubles(), want);
 }
 
-// DESIGN.md section 5.
+// docs/numerics.md.
 inline constexpr double fp32_bound = 1e-5;
 
 // ∂f/∂x by central differences in float64. f must be smooth at the scale of the step.

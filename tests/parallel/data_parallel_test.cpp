@@ -1,5 +1,5 @@
 // Data parallelism equals one rank: at the initial weights and over fifty steps, at one global batch, with targets to ignore that fall
-// unevenly on the ranks (DESIGN.md section 5, layout equivalence).
+// unevenly on the ranks (docs/numerics.md).
 #include <gtest/gtest.h>
 
 #include <cstring>

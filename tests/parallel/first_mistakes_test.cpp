@@ -1,4 +1,4 @@
-// The mistakes of a first implementation (FACTS.md section 3), made on purpose: `verify` or the replica check must catch each.
+// The mistakes of a first implementation (docs/known-faults.md), made on purpose: `verify` or the replica check must catch each.
 #include <gtest/gtest.h>
 
 #include <cstring>

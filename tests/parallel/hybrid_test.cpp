@@ -1,5 +1,5 @@
-// Context and pipeline parallelism, and their products with the other axes, equal one rank over many steps; and the faults that users of
-// other systems met (FACTS.md section 3) do not appear.
+// Context and pipeline parallelism, and their products with the other axes, equal one rank over many steps; and the faults of
+// docs/known-faults.md do not appear.
 #include <gtest/gtest.h>
 
 #include "parallel/small_training.h"

@@ -1,4 +1,4 @@
-// What users of other systems ran into (FACTS.md section 3, by its numbers), each tried here. Faults 1, 4 and 7 to 9 have more tests:
+// What users of other systems ran into (docs/known-faults.md), each tried here. Faults 1, 4 and 7 to 9 have more tests:
 // first_mistakes_test.cpp, sharding_test.cpp, reshard_test.cpp, tests/faults.
 #include <gtest/gtest.h>
 

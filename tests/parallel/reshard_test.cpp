@@ -1,4 +1,4 @@
-// A checkpoint of one layout goes on in another (DESIGN.md section 5; FACTS.md section 3, number 8).
+// A checkpoint of one layout goes on in another (docs/numerics.md, "What is equal to what").
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (DESIGN.md section 5), and hold and send what they
+// ZeRO and hybrid sharding give the bits, or the numbers, of plain data parallelism (docs/numerics.md), and hold and send what they
 // promise.
 #include <gtest/gtest.h>
 

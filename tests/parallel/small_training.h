@@ -211,7 +211,7 @@ inline double norm(const std::vector<float>& values) {
   return std::sqrt(sum);
 }
 
-// DESIGN.md section 5, layout equivalence in fp32.
+// docs/numerics.md, what layouts are equal to in fp32.
 inline void expect_equivalent(const Record& layout, const Record& reference) {
   double whole = 0;
   for (const auto& gradient : reference.first_gradients) whole += norm(gradient) * norm(gradient);

@@ -1,4 +1,4 @@
-// Tensor and sequence parallelism equal one rank: at the initial weights and over many steps, for every family (DESIGN.md section 5).
+// Tensor and sequence parallelism equal one rank: at the initial weights and over many steps, for every family (docs/numerics.md).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ TEST(TensorParallel, FiftyStepsOfTwoRanksAreThoseOfOne) {
   expect_equivalent(train(on(2, 1, 0, 50)), one);
 }
 
-// Two KV heads on four ranks: pairs of ranks hold the same head (FACTS.md section 3, fault 10). The vocabulary of 41 is not divisible.
+// Two KV heads on four ranks: pairs of ranks hold the same head. The vocabulary of 41 is not divisible.
 TEST(TensorParallel, MoreRanksThanKvHeads) {
   const Record one = reference(on(1));
   for (const int zero : {0, 2}) expect_equivalent(train(on(4, 1, zero)), one);
@@ -74,8 +74,8 @@ TEST(TensorParallel, RecomputingGivesTheSameBits) {
   }
 }
 
-// The weights of a norm are on every rank. Under sequence parallelism each rank computes the gradient of its tokens (FACTS.md section 3,
-// fault 2): without their sum the copies drift apart, from each other and from one rank's.
+// The weights of a norm are on every rank. Under sequence parallelism each rank computes the gradient of its tokens (fault 2 of
+// docs/known-faults.md): without their sum the copies drift apart, from each other and from one rank's.
 TEST(TensorParallel, CopiesOfNormWeightsStayTheSame) {
   const auto copies = copies_after_training(
       on(2), {"model.layers.0.input_layernorm.weight", "model.layers.1.post_attention_layernorm.weight", "model.norm.weight"});
@@ -83,7 +83,7 @@ TEST(TensorParallel, CopiesOfNormWeightsStayTheSame) {
   EXPECT_NE(copies[0], std::vector<float>(copies[0].size(), 1.0f));
 }
 
-// The norm of the whole gradient counts every element once, whatever copies ranks hold (FACTS.md section 3, fault 1).
+// The norm of the whole gradient counts every element once, whatever copies ranks hold.
 TEST(TensorParallel, TheNormCountsCopiesOnce) {
   const Record one = reference(on(1, 1, 0, 1));
   for (const Layout& layout :

@@ -1,4 +1,4 @@
-// Reads the golden values of tests/golden, and measures differences the way DESIGN.md section 5 bounds them.
+// Reads the golden values of tests/golden, and measures differences the way docs/numerics.md bounds them.
 #pragma once
 
 #include <gtest/gtest.h>

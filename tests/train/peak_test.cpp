@@ -15,7 +15,7 @@ TEST(Peak, IsThatOfTheMatrixTypeAndTheVariant) {
   EXPECT_EQ(peak_flops("AMD EPYC", DType::f32), std::nullopt);
 }
 
-// A figure that FACTS.md's kind of baselines would show: 1.5 B parameters at 61,877 tokens/s of 10.1 GFLOP each.
+// A figure that a measured baseline would show: 1.5 B parameters at 61,877 tokens/s of 10.1 GFLOP each.
 TEST(Peak, UtilisationIsAFractionAndUnknownWithoutAPeak) {
   EXPECT_NEAR(model_flops_utilisation(61'877 * 10.1e9 / 1e12, "NVIDIA H200", DType::bf16), 0.632, 0.001);
   EXPECT_TRUE(std::isnan(model_flops_utilisation(100, "some processor", DType::bf16)));

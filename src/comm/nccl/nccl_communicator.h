@@ -1,6 +1,6 @@
 // Collectives between GPUs by the vendor's library (NCCL, RCCL), ordered with compute by events and never waited for on the host.
 //
-// Sums are in the library's order, in the buffer's own dtype; DESIGN.md decision 10 is the built-in backend's promise.
+// Sums are in the library's order, in the buffer's own dtype; docs/numerics.md's order is the built-in backend's promise.
 #pragma once
 
 #include <atomic>

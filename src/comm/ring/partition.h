@@ -23,7 +23,7 @@ struct Partition {
     const std::size_t begin = std::min(whole.begin + chunk * piece, whole.end);
     return {begin, std::min(begin + piece, whole.end)};
   }
-  // Of an all_reduce (DESIGN.md decisions 9 and 10): a multiple of 128 elements a slice.
+  // Of an all_reduce (docs/architecture.md): a multiple of 128 elements a slice.
   static Partition of_all_reduce(std::size_t count, int size) {
     const auto parts = static_cast<std::size_t>(size);
     const std::size_t even = count / parts + (count % parts != 0);

@@ -2,7 +2,7 @@
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 // Each rank sends (n-1)/n of the data once: no algorithm can send less. In n-1 steps; in step s rank r sends slice r-1-s and receives
-// slice r-2-s, so slice k starts at rank k+1, is summed over k+1, k+2, … and is complete at rank k: the order of DESIGN.md decision 10.
+// slice r-2-s, so slice k starts at rank k+1, is summed over k+1, k+2, … and is complete at rank k: the order of docs/parallelism.md.
 #pragma once
 
 #include "comm/ring/partition.h"
