@@ -60,7 +60,7 @@ void configure(int rank, int world) {
   spdlog::register_logger(create(tag(rank, world), rank == 0 ? spdlog::level::info : spdlog::level::warn));
 }
 
-void add_file(const std::string& path) {
+void add_file(const std::string& path, int rank, int world) {
   std::shared_ptr<spdlog::sinks::basic_file_sink_mt> sink;
   try {
     sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
@@ -68,7 +68,7 @@ void add_file(const std::string& path) {
     throw Error(ExitCode::bad_data, "the log cannot be written", path,
                 "check the permissions on it and its folder, or choose another run directory");
   }
-  sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %L %v");
+  sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %L " + tag(rank, world) + "%v");
   std::dynamic_pointer_cast<spdlog::sinks::dist_sink_mt>(logger()->sinks().front())->add_sink(std::move(sink));
 }
 

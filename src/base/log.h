@@ -13,7 +13,7 @@ enum class Level { debug, info, warning, error };
 // Call once a process, before threads start. Ranks other than 0 print warnings and errors only.
 void configure(int rank, int world);
 // Adds RUN/log.txt as a second destination (every level and rank).
-void add_file(const std::string& path);
+void add_file(const std::string& path, int rank, int world);
 void write(Level level, std::string_view message);
 
 template <class... Args>

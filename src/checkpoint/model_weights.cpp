@@ -52,6 +52,19 @@ bool ModelWeights::present(const fs::path& folder) {
   return fs::exists(folder / single_file, ignored) || fs::exists(folder / index_file, ignored);
 }
 
+std::string ModelWeights::unread(const fs::path& folder) {
+  constexpr std::array<std::string_view, 6> extensions{".safetensors", ".gguf", ".pt", ".pth", ".h5", ".msgpack"};
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with("pytorch_model") || std::ranges::find(extensions, entry->path().extension().string()) != extensions.end())
+      names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return some_of(names);
+}
+
 ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
   std::error_code ignored;
   if (fs::exists(folder / index_file, ignored)) {

@@ -27,6 +27,8 @@ class ModelWeights {
   explicit ModelWeights(const std::filesystem::path& folder);
   // Whether a folder has weights in one of the two forms.
   static bool present(const std::filesystem::path& folder);
+  // Files of a folder that seem to hold weights in other forms or under other names, "" if there are none: a few of them, for a message.
+  static std::string unread(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
 

@@ -15,9 +15,8 @@ void add_config(CLI::App& command, std::string& config, std::vector<std::string>
   command.add_option("--set", overrides, "Override a key: section.key=value (repeatable)")->allow_extra_args(false)->take_all();
 }
 
-void add_ranks(CLI::App& command, int& ranks) {
-  command.add_option("--ranks", ranks, "Ranks to start on this machine (default: the product of the degrees)")
-      ->check(CLI::Range(1, 1 << 16));
+void add_ranks(CLI::App& command, int& ranks, const std::string& otherwise) {
+  command.add_option("--ranks", ranks, "Ranks to start on this machine (default: " + otherwise + ")")->check(CLI::Range(1, 1 << 16));
 }
 
 // CLI::Range takes what is not a number.
@@ -66,7 +65,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
   TrainArguments train;
   CLI::App* train_app = app.add_subcommand("train", "Train a model");
   add_config(*train_app, train.config, train.overrides);
-  add_ranks(*train_app, train.ranks);
+  add_ranks(*train_app, train.ranks, "the product of the degrees");
   train_app->add_option("--trace", train.trace,
                         "Write the second step of this process as a Chrome/Perfetto trace, a row a rank and stream");
   train_app->add_option("--resume", train.resume, "auto (latest checkpoint), never (start anew: deletes the run's checkpoints), or a step")
@@ -77,7 +76,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
   VerifyArguments verify;
   CLI::App* verify_app = app.add_subcommand("verify", "Prove that layouts compute what one rank computes");
   add_config(*verify_app, verify.config, verify.overrides);
-  add_ranks(*verify_app, verify.ranks);
+  add_ranks(*verify_app, verify.ranks, "those of the largest layout");
   auto* layouts = verify_app->add_option(
       "--layouts", verify.layouts,
       "Layouts such as \"dp=2,zero=3;tp=2;pp=2,schedule=zero-bubble\"; keys: dp replicate zero tp cp pp schedule virtual");
@@ -88,9 +87,10 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
   CLI::App* bench_app = app.add_subcommand("bench", "Measure");
   bench_app->require_subcommand(1);
   BenchTrainArguments bench;
-  CLI::App* bench_train_app = bench_app->add_subcommand("train", "Training steps on random weights and tokens; needs no files");
+  CLI::App* bench_train_app = bench_app->add_subcommand(
+      "train", "Training steps on random weights and tokens; needs no data, but the vocabulary (model.vocab_size)");
   add_config(*bench_train_app, bench.config, bench.overrides);
-  add_ranks(*bench_train_app, bench.ranks);
+  add_ranks(*bench_train_app, bench.ranks, "the product of the degrees");
   bench_train_app->add_option("--steps", bench.steps, "Timed steps, after one that is not")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -99,7 +99,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
 
   BenchCommArguments bench_comm;
   CLI::App* bench_comm_app = bench_app->add_subcommand("comm", "A collective over a range of sizes, as nccl-tests measures it");
-  add_ranks(*bench_comm_app, bench_comm.ranks);
+  add_ranks(*bench_comm_app, bench_comm.ranks, "1");
   bench_comm_app->add_option("--op", bench_comm.op, "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")
       ->required();
   bench_comm_app
@@ -117,9 +117,9 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
   CLI::App* tokenize_app = app.add_subcommand("tokenize", "Turn text or .jsonl, or either as .gz or .zst, into token files");
   tokenize_app->add_option("INPUT", tokenize.inputs, "Text files, or JSON lines with a \"text\" field; either as .gz or .zst")->required();
   tokenize_app
-      ->add_option(
-          "--tokenizer", tokenize.tokenizer,
-          "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, or a folder that has one")
+      ->add_option("--tokenizer", tokenize.tokenizer,
+                   "bytes, or a tokenizer.json, tokenizer.model, file of tiktoken ranks, tokenizer.bin of llama2.c, a FILE.json, or a "
+                   "model's folder")
       ->required();
   tokenize_app->add_option("--out", tokenize.out, "FILE.bin; validation goes to FILE.val.bin, the description to FILE.json")->required();
   tokenize_app->add_option("--val-fraction", tokenize.val_fraction, "Share of the tokens held out from the end")->capture_default_str();
@@ -170,7 +170,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {  // NOLINT(readabi
       app.add_subcommand("eval", "Loss, perplexity and bits per byte on token files, or accuracy on a multiple-choice file of llm.c");
   eval_app->add_option("DIR", eval.folder, "A run, a checkpoint or a model's folder")->required();
   eval_app->add_option("--data", eval.data, "Token file or pattern, or a multiple-choice file such as HellaSwag's")->required();
-  add_ranks(*eval_app, eval.ranks);
+  add_ranks(*eval_app, eval.ranks, "those of --layout, or 1");
   eval_app->add_option("--layout", eval.layout, "How the ranks divide the model, such as \"tp=2\" or \"dp=2,zero=3\" (default: dp)");
   eval_app->add_option("--threads", eval.threads, "0: one a core")->check(CLI::Range(0, 4096));
   eval_app->add_flag("--json", eval.json, "One JSON object on standard output");

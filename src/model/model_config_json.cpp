@@ -81,14 +81,12 @@ void read_rope_scaling(const Reader& reader, const std::string& where, ModelConf
 }
 
 // A window that bounds how far back a token sees would change the result without a word.
-void refuse_sliding_window(const Reader& reader, const std::string& architecture) {
+void refuse_sliding_window(const Reader& reader, const std::string& architecture, std::int64_t positions) {
   bool used = false;
   reader.boolean("use_sliding_window", used);
   if (used) reader.unsupported("use_sliding_window = true");
   if (architecture == "mistral" && reader.find("sliding_window") != nullptr) reader.unsupported("a sliding_window that is not null");
   constexpr std::int64_t usual_window = 4096;  // what transformers takes where mistral's config.json says nothing
-  std::int64_t positions = 0;
-  reader.integer("max_position_embeddings", positions);
   if (architecture == "mistral" && !reader.has("sliding_window") && positions > usual_window)
     reader.unsupported("mistral without \"sliding_window\": null, which means a window of 4096,");
   const json* types = reader.find("layer_types");
@@ -98,15 +96,28 @@ void refuse_sliding_window(const Reader& reader, const std::string& architecture
     if (type != "full_attention") reader.unsupported("layer_types with " + dump_json(type));
 }
 
+// What transformers takes where the keys are absent.
+struct AbsentKeys {
+  std::int64_t kv_heads, positions;  // kv_heads 0: as many as heads
+};
+
+AbsentKeys absent_keys(const std::string& architecture) {
+  if (architecture == "mistral") return {8, 131072};
+  if (architecture == "qwen2" || architecture == "qwen3") return {32, 32768};
+  return {0, 2048};
+}
+
 void read_llama(const Reader& reader, const std::string& where, ModelConfig& config) {
   reader.integer("hidden_size", config.hidden_size);
   reader.integer("intermediate_size", config.intermediate_size);
   reader.integer("num_hidden_layers", config.num_hidden_layers);
   reader.integer("num_attention_heads", config.num_attention_heads);
+  const AbsentKeys absent = absent_keys(config.architecture);
+  if (!reader.has("num_key_value_heads")) config.num_key_value_heads = absent.kv_heads;  // null: as many as heads
   reader.integer("num_key_value_heads", config.num_key_value_heads);
   if (config.has_qk_norm()) config.head_dim = 128;  // as transformers has it where the key is absent: Qwen3's width is not C / H
   reader.integer("head_dim", config.head_dim);
-  config.max_position_embeddings = 2048;
+  config.max_position_embeddings = absent.positions;
   reader.integer("max_position_embeddings", config.max_position_embeddings);
   reader.number("rope_theta", config.rope_theta);
   config.rms_norm_eps = 1e-6;  // transformers' default where the key is absent
@@ -119,7 +130,7 @@ void read_llama(const Reader& reader, const std::string& where, ModelConfig& con
   std::string activation = "silu";
   reader.string("hidden_act", activation);
   if (activation != "silu") reader.unsupported("hidden_act = \"" + activation + "\"");
-  refuse_sliding_window(reader, config.architecture);
+  refuse_sliding_window(reader, config.architecture, config.max_position_embeddings);
 }
 
 void read_gpt2(const Reader& reader, ModelConfig& config) {

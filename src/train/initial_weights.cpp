@@ -21,6 +21,13 @@ bool begins_with_weights(const Config& config) {
   if (config.init == "weights")
     throw Error(ExitCode::bad_data, "model.init = \"weights\", but model.path has no model.safetensors", config.model_path,
                 "give a folder with weights, or set model.init = \"random\"");
+  // Nobody who has such a folder wants to train from random weights without being told.
+  if (const std::string others = checkpoint::ModelWeights::unread(config.model_path); !others.empty())
+    throw Error(
+        ExitCode::bad_data, fmt::format("model.path has weights that are not read ({}), and no model.safetensors", others),
+        config.model_path,
+        "save the model with save_pretrained of transformers, which writes safetensors, or set model.init = \"random\" to begin with "
+        "random weights of its sizes");
   return false;
 }
 

@@ -8,7 +8,8 @@
 namespace baleen {
 
 // Whether a run of this config starts from the weights of model.path: it names a folder that has some, and model.init is not "random".
-// Throws Error(bad_data) where init = "weights" and there are none.
+// Throws Error(bad_data) where init = "weights" and there are none, and where it is not set and all there are is in forms that are not
+// read.
 bool begins_with_weights(const Config& config);
 
 // A folder's weights, matched to the parameters of the model. Throws Error(bad_data) as ModelWeights does.

@@ -65,10 +65,10 @@ Trainer::Trainer(Config config, RunData data, World& world, std::filesystem::pat
 void Trainer::prepare_run_directory() {
   if (world_.rank() == 0) {
     lock_ = std::make_unique<checkpoint::RunDirectoryLock>(run_);
-    log::add_file((run_ / "log.txt").string());
+    log::add_file((run_ / "log.txt").string(), world_.rank(), world_.size());
   }
   axes_.everyone().barrier().wait();
-  if (world_.rank() != 0) log::add_file((run_ / "log.txt").string());
+  if (world_.rank() != 0) log::add_file((run_ / "log.txt").string(), world_.rank(), world_.size());
 }
 
 void Trainer::restore() {
@@ -82,6 +82,7 @@ void Trainer::restore() {
   if (step < 0) set_initial_weights(config_, engine_.units());
   axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
   if (world_.rank() != 0) return;
+  if (step < 0 && !begins_with_weights(config_)) log::info("random weights, seed {}", config_.training.seed);
   if (step >= 0) log::info("resumed from step {} in {}", step, checkpoint::checkpoints_folder(run_).string());
   if (resume_.kind != ResumePolicy::Kind::automatic) checkpoint::discard_checkpoints_after(run_, step);
   write_file_atomically(run_ / "config.toml", config_toml(config_));

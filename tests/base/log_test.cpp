@@ -40,7 +40,7 @@ TEST(Log, AFileIsAddedWhileOthersWrite) {
   const std::string path = (folder.path() / "log.txt").string();
   constexpr int lines = 200;
   at_once([&](int i) {
-    if (i == 0) log::add_file(path);
+    if (i == 0) log::add_file(path, 3, 4);
     for (int line = 0; line < lines; ++line) log::debug("thread {} line {}", i, line);
   });
   log::info("the last one");  // reaches the file with all before it
@@ -53,7 +53,7 @@ TEST(Log, AFileIsAddedWhileOthersWrite) {
     last = line;
   }
   EXPECT_EQ(of_first, lines);
-  EXPECT_NE(last.find("the last one"), std::string::npos) << last;
+  EXPECT_NE(last.find(" I [rank 3] the last one"), std::string::npos) << last;
 }
 
 }  // namespace

@@ -223,6 +223,11 @@ TEST_F(HuggingFaceFolders, BadFolders) {
   write_text(folder / "empty/config.json", read_text(golden + "/config.json"));
   refused({"--set", "model.path=" + (folder / "empty"), "--set", "model.init=weights"}, 3, "no model.safetensors");
   refused({"--set", "model.path=" + (folder / "nowhere")}, 3, "nowhere");
+  for (const char* other : {"pytorch_model.bin", "weights.safetensors", "model.gguf"}) {
+    write_text(folder / ("empty/" + std::string(other)), "weights");
+    refused({"--set", "model.path=" + (folder / "empty"), "--ranks", "2"}, 3, other);
+    std::filesystem::remove(folder / ("empty/" + std::string(other)));
+  }
   write_text(folder / "config.toml", sections);
   refused({"--set", "model.init=weights"}, 2, "without model.path");
   EXPECT_EQ(run_baleen({"export", folder / "nowhere", "--out", folder / "out"}).exit_code, 3);

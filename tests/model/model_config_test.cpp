@@ -111,6 +111,29 @@ TEST(ModelConfig, EveryFamilyReadsAndWritesConfigJson) {
   EXPECT_EQ(parse_model_config(dump_json(nested), "config.json").rope_theta, 1e6);
 }
 
+// As transformers 5.24's configuration classes have them.
+TEST(ModelConfig, AbsentKeysAreWhatTransformersTakes) {
+  struct Absent {
+    const char* architecture;
+    std::int64_t kv_heads, positions;
+  };
+  for (const auto& [architecture, kv_heads, positions] : {Absent{"llama", 64, 2048}, {"qwen2", 32, 32768}, {"qwen3", 32, 32768}}) {
+    auto json = family_json(architecture);
+    json["num_attention_heads"] = 64;
+    json["head_dim"] = 4;
+    for (const char* key : {"num_key_value_heads", "max_position_embeddings"}) json.erase(key);
+    const ModelConfig config = parse_model_config(dump_json(json), "config.json");
+    EXPECT_EQ(config.num_key_value_heads, kv_heads) << architecture;
+    EXPECT_EQ(config.max_position_embeddings, positions) << architecture;
+    json["num_key_value_heads"] = nullptr;
+    EXPECT_EQ(parse_model_config(dump_json(json), "config.json").num_key_value_heads, 64) << architecture;
+  }
+  auto mistral = family_json("mistral");
+  mistral.erase("max_position_embeddings");  // 131,072, of which a window of 4,096 would be seen
+  mistral.erase("sliding_window");
+  EXPECT_NE(refusal(mistral, nlohmann::json::object()).find("sliding_window"), std::string::npos);
+}
+
 TEST(ModelConfig, RefusesByNameWhatAFamilyDoesNotHave) {
   const auto names = [](const std::string& message, const char* word) { EXPECT_NE(message.find(word), std::string::npos) << message; };
   names(refusal(family_json("mistral"), {{"sliding_window", 4096}}), "sliding_window");
