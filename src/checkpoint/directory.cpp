@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -102,6 +103,21 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& run) {
   return found;
 }
 
+fs::path find_checkpoint(const fs::path& run, std::int64_t step) {
+  for (const CheckpointEntry& entry : list_checkpoints(run))
+    if (entry.step == step) return entry.directory;
+  return checkpoints_folder(run) / step_name(step);
+}
+
+std::optional<fs::path> forbidden_file(const fs::path& checkpoint) {
+  const auto forbidden = [](const fs::path& path, int mode) { return ::access(path.c_str(), mode) != 0 && errno == EACCES; };
+  if (forbidden(checkpoint, R_OK | X_OK)) return checkpoint;
+  std::error_code error;
+  for (fs::directory_iterator entry(checkpoint, error), end; !error && entry != end; entry.increment(error))
+    if (forbidden(entry->path(), R_OK)) return entry->path();
+  return std::nullopt;
+}
+
 bool is_removed(const fs::path& directory) {
   return !present(directory);
 }
@@ -135,8 +151,9 @@ LatestCheckpoint latest_checkpoint(const fs::path& run) {
 }
 
 void set_aside_damaged(const CheckpointEntry& checkpoint) {
-  const fs::path aside = checkpoint.directory.parent_path() / (step_name(checkpoint.step) + std::string(damaged_suffix));
-  remove_tree(aside);
+  const std::string name = step_name(checkpoint.step) + std::string(damaged_suffix);
+  fs::path aside = checkpoint.directory.parent_path() / name;
+  for (int more = 2; present(aside); ++more) aside.replace_filename(fmt::format("{}-{}", name, more));
   rename_directory(checkpoint.directory, aside);
   sync_directory(aside.parent_path());
 }

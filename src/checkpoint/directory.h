@@ -28,13 +28,20 @@ std::optional<std::int64_t> step_of_name(std::string_view name);
 // The checkpoints of a run by ascending step, taken by their names alone. Empty when there is no such folder.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& run);
 
+// Where the checkpoint of `step` is: at step_N, or at what stands in for it (step_N.replaced); step_N where there is neither.
+std::filesystem::path find_checkpoint(const std::filesystem::path& run, std::int64_t step);
+
+// The checkpoint's folder or a file in it that this user may not read, which is no damage.
+std::optional<std::filesystem::path> forbidden_file(const std::filesystem::path& checkpoint);
+
 // Whether the directory has gone from its name since it was listed: a run that goes on deletes its checkpoints (keep) while others read
 // them. What a reader says of such a one is no damage.
 bool is_removed(const std::filesystem::path& directory);
 // How often a reader looks for another checkpoint in place of one that the run has removed.
 inline constexpr int removal_tries = 20;
 
-// Takes the name step_N.damaged, in place of what may have it, so that the checkpoint is neither read nor counted again.
+// Takes the name step_N.damaged, or step_N.damaged-2 and so on where there is one, so that the checkpoint is neither read nor counted
+// again.
 void set_aside_damaged(const CheckpointEntry& checkpoint);
 
 struct LatestCheckpoint {

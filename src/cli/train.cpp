@@ -8,6 +8,7 @@
 #include "cli/ranks.h"
 #include "launch/progress_board.h"
 #include "launch/stop_signal.h"
+#include "train/agreement.h"
 #include "train/trainer.h"
 
 namespace baleen::cli {
@@ -40,6 +41,7 @@ int run(const TrainArguments& arguments, const std::vector<std::string>& command
   };
   const StopSignal stop;  // before the threads of the communicators
   return run_on_ranks(environment, command, command_line, [&](World& world) {
+    require_agreement(world, config, data, run_directory.string(), arguments.resume);
     Trainer trainer(
         std::move(config), std::move(data), world, run_directory, resume, [&] { return stop.requested(); }, arguments.trace,
         ProgressReporter(environment));

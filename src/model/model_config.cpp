@@ -139,18 +139,23 @@ void complete_and_validate(ModelConfig& config, const std::string& where) {
 void check_same_function(const ModelConfig& saved, const ModelConfig& current) {
   const auto check = [](const char* key, const auto& before, const auto& now) {
     if (before == now) return;
-    throw Error(
-        ExitCode::bad_config,
-        fmt::format("the checkpoint's model has {} = {}, and the config has {}: its weights would be another function", key, before, now),
-        fmt::format("model.{}", key),
-        "set it back; `baleen export` the checkpoint and begin a new run with it as [model] path to change it on purpose");
+    throw Error(ExitCode::bad_config,
+                fmt::format("the checkpoint's model has {} = {}, and the config has {}: it would be another model", key, before, now),
+                fmt::format("model.{}", key),
+                "set it back; `baleen export` the checkpoint and begin a new run with it as [model] path to change it on purpose");
   };
   check("architecture", saved.architecture, current.architecture);
+  check("hidden_size", saved.hidden_size, current.hidden_size);
+  check("intermediate_size", saved.intermediate_size, current.intermediate_size);
+  check("num_hidden_layers", saved.num_hidden_layers, current.num_hidden_layers);
+  check("vocab_size", saved.vocab_size, current.vocab_size);
+  check("tie_word_embeddings", saved.tie_word_embeddings, current.tie_word_embeddings);
+  check("attention_bias", saved.attention_bias, current.attention_bias);
   check("num_attention_heads", saved.num_attention_heads, current.num_attention_heads);
   check("num_key_value_heads", saved.num_key_value_heads, current.num_key_value_heads);
   check("head_dim", saved.head_dim, current.head_dim);
   check("rms_norm_eps", saved.rms_norm_eps, current.rms_norm_eps);
-  if (current.is_gpt2()) return;  // its positions are learnt
+  if (current.is_gpt2()) return check("max_position_embeddings", saved.max_position_embeddings, current.max_position_embeddings);  // learnt
   check("rope_theta", saved.rope_theta, current.rope_theta);
   const RopeScaling &before = saved.rope_scaling, &now = current.rope_scaling;
   check("rope_scaling.type", before.type, now.type);

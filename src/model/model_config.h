@@ -59,8 +59,8 @@ ModelConfig default_model(const std::string& architecture, const std::string& wh
 // head width under rotary positions, C % H without head_dim, unknown rope scaling, biases or heads that the architecture does not have.
 void complete_and_validate(ModelConfig& config, const std::string& where);
 
-// Throws Error(bad_config) naming the key in which the weights of `saved` would be another function in `current`: shapes alone do not tell
-// the rotation of positions, the norms' epsilon, or heads of another width.
+// Throws Error(bad_config) naming the key in which a model of `saved` would be another one in `current`: shapes alone do not tell the
+// rotation of positions, the norms' epsilon or heads of another width, and weights that `current` lacks would be lost.
 void check_same_function(const ModelConfig& saved, const ModelConfig& current);
 
 // The named preset; throws Error(bad_config) listing the names. Vocabulary and length of "tiny" follow the data.

@@ -148,6 +148,10 @@ void read_training(TomlSection& training, Config& config) {
 void read_optimizer(TomlSection& optimizer, Config& config) {
   optimizer.number("lr", config.lr, 0, infinity);
   optimizer.number_pair("betas", config.adamw.beta1, config.adamw.beta2, 0, 1);
+  for (const double beta : {config.adamw.beta1, config.adamw.beta2})
+    if (static_cast<float>(beta) >= 1)
+      optimizer.reject("betas", fmt::format("{} is 1 in fp32, in which the moments are computed: they would never change", beta),
+                       "use 0.9999999 or less");
   // Where a gradient and its moments are 0, fp32 computes 0 / eps: an eps that rounds to 0 makes the weight NaN, and no loss shows it.
   if (optimizer.number("eps", config.adamw.eps, 0, infinity) &&
       (config.adamw.eps < std::numeric_limits<float>::min() || config.adamw.eps > std::numeric_limits<float>::max()))
@@ -169,8 +173,8 @@ void read_lr_schedule(TomlSection& schedule, Config& config) {
            : kind == "wsd"    ? LrScheduleKind::wsd
                               : LrScheduleKind::constant;
   schedule.integer("warmup_steps", s.warmup_steps, 0, any_count);
-  s.decay_steps = s.kind == LrScheduleKind::wsd ? config.training.steps / 10 : config.training.steps;
   schedule.integer("decay_steps", s.decay_steps, 0, any_count);
+  if (s.decay_steps == 0) s.decay_steps = s.kind == LrScheduleKind::wsd ? config.training.steps / 10 : config.training.steps;
   schedule.number("final_fraction", s.final_fraction, 0, 1);
   schedule.finish();
 }

@@ -22,6 +22,16 @@
 #include "train/peak.h"
 
 namespace baleen {
+namespace {
+
+// A sound checkpoint of a run that this one would not go on with.
+class AnotherRun : public Error {
+ public:
+  explicit AnotherRun(const Error& error) : Error(error) {}
+};
+
+}  // namespace
+
 ResumePolicy parse_resume(const std::string& text) {
   if (text == "auto") return {};
   if (text == "never") return {ResumePolicy::Kind::never, 0};
@@ -77,7 +87,7 @@ void Trainer::restore() {
   if (resume_.kind == ResumePolicy::Kind::automatic) step = restore_newest();
   if (resume_.kind == ResumePolicy::Kind::step) {
     step = resume_.step;
-    restore_from(checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step));
+    restore_from(checkpoint::find_checkpoint(run_, step));
   }
   if (step < 0) set_initial_weights(config_, engine_.units());
   axes_.everyone().barrier().wait();  // everybody has read before anything is deleted
@@ -120,13 +130,17 @@ std::int64_t Trainer::restore_newest() {
       if (first) throw *first;
       return -1;
     }
-    const auto directory = checkpoint::checkpoints_folder(run_) / checkpoint::step_name(step);
+    const auto directory = checkpoint::find_checkpoint(run_, step);
     std::optional<Error> failure;
     try {
-      restore_from(everyone.rank() == 0 ? entry->directory : directory);
+      restore_from(directory);
       if (start_step_ != step) throw Error(ExitCode::bad_data, fmt::format("its manifest says step {}", start_step_), directory.string());
+    } catch (const AnotherRun&) {
+      throw;
     } catch (const Error& error) {
       if (error.code() != ExitCode::bad_data) throw;
+      if (const auto file = checkpoint::forbidden_file(directory))
+        throw Error(ExitCode::bad_data, "a checkpoint that this user may not read", file->string(), "see to its permissions");
       failure = error;
     }
     std::int32_t failed = failure ? 1 : 0;
@@ -154,13 +168,25 @@ void Trainer::restore_from(const std::filesystem::path& directory) {
   }
   checkpoint::CheckpointReader reader(directory);
   const TrainingState state = TrainingState::from_json(reader.training(), directory.string());
-  if (!state.model_config.empty()) check_same_function(parse_model_config(state.model_config, directory.string()), config_.model);
-  load_checkpoint(reader, engine_.units(), /*with_moments=*/true);
+  std::optional<ModelConfig> model;
+  if (!state.model_config.empty()) model = parse_model_config(state.model_config, directory.string());
+  std::optional<DataFingerprint> data;
   if (data_.train != nullptr && !state.data_fingerprint.empty())
-    check_same_data(DataFingerprint::from_json(state.data_fingerprint, directory.string()), data_.train->fingerprint());
+    data = DataFingerprint::from_json(state.data_fingerprint, directory.string());
+  try {
+    if (model) check_same_function(*model, config_.model);
+    if (data) check_same_data(*data, data_.train->fingerprint());
+  } catch (const Error& error) {
+    throw AnotherRun(error);
+  }
+  load_checkpoint(reader, engine_.units(), /*with_moments=*/true);
   start_step_ = saved_step_ = state.step;
   tokens_ = state.tokens;
   skipped_batches_ = state.skipped_batches;
+  losses_.assign(state.losses.begin(), state.losses.end());
+  while (static_cast<std::int64_t>(losses_.size()) > config_.fault.spike_window) losses_.pop_front();
+  rewinds_ = state.rewinds;
+  skipped_in_a_row_ = state.skipped_in_a_row;
   if (training_step_) training_step_->skip_batches(skipped_batches_);
 }
 
@@ -178,6 +204,8 @@ void Trainer::log_start() const {
     log::warning(
         "the data's tokenizer has {} tokens and the model of {} {}: are the data of its tokenizer (`baleen tokenize --tokenizer {}`)?",
         data_.vocabulary, config_.model_path, config_.model.vocab_size, config_.model_path);
+  if (config_.training.eval_every > 0 && data_.validation == nullptr)
+    log::warning("training.eval_every = {} has no effect: no data.validation is named", config_.training.eval_every);
   if (config_.comm.bucket_mb != CommConfig{}.bucket_mb)
     log::warning("comm.bucket_mb = {} has no effect: every backend sends a block's tensors as one", config_.comm.bucket_mb);
 }
@@ -199,7 +227,7 @@ ExitCode Trainer::run_steps() {
   const std::int64_t steps = config_.training.steps;
   if (start_step_ >= steps && saved_step_ >= 0) {
     if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);
-    if (!std::filesystem::exists(run_ / "export")) export_if_wanted();
+    if (export_is_old()) export_if_wanted();
     return ExitCode::done;
   }
   log_start();
@@ -246,6 +274,13 @@ void Trainer::write_trace(std::int64_t step) {
   trace_.stop();
   trace_.write(axes_.everyone(), trace_file_);
   if (world_.rank() == 0) log::info("the trace of step {} is in {}", step, trace_file_.string());
+}
+
+bool Trainer::export_is_old() const {
+  if (resume_.kind == ResumePolicy::Kind::step) return true;  // it may be of a step that was given up
+  std::error_code none;
+  const auto exported = std::filesystem::last_write_time(run_ / "export/config.json", none);
+  return none || exported < std::filesystem::last_write_time(checkpoint::find_checkpoint(run_, saved_step_) / "manifest.json");
 }
 
 void Trainer::export_if_wanted() {
@@ -394,14 +429,14 @@ void Trainer::rewind(const StepResult& spike) {
   finish_steps(0);
   spike_.reset();
   saver_->finish();
-  ++rewinds_;
+  const std::int64_t rewinds = rewinds_ + 1;
   // Step s reads batch s - 1 + skipped: the first step after the checkpoint is to read the first batch behind those left out.
   const std::int64_t next_batch = spike.step + skipped_batches_ + config_.fault.spike_skip;
   const std::int64_t step = restore_newest();
   BALEEN_CHECK(step >= 0 && step < spike.step, step, spike.step);
   skipped_batches_ = next_batch - step;
   training_step_->skip_batches(skipped_batches_);
-  while (!losses_.empty() && losses_.back().first > step) losses_.pop_back();
+  rewinds_ = rewinds;
   axes_.everyone().barrier().wait();
   if (world_.rank() == 0) {
     open_records();
@@ -434,6 +469,9 @@ void Trainer::save(std::int64_t step) {
   state.step = step;
   state.tokens = tokens_;
   state.skipped_batches = skipped_batches_;
+  state.losses.assign(losses_.begin(), losses_.end());
+  state.rewinds = rewinds_;
+  state.skipped_in_a_row = skipped_in_a_row_;
   state.model_config = model_config_json(config_.model);
   state.tokenizer = data_.tokenizer_json;
   state.data_fingerprint = data_fingerprint_;

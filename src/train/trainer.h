@@ -81,6 +81,8 @@ class Trainer {
   void save(std::int64_t step);
   // The last checkpoint as a Hugging Face folder, RUN/export.
   void export_if_wanted();
+  // Whether there is none of the last checkpoint.
+  bool export_is_old() const;
   // Of the weights that ranks hold in common.
   void check_replicas();
   template <class Row>

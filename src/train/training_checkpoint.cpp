@@ -22,6 +22,9 @@ std::string TrainingState::to_json() const {
   return dump_json(nlohmann::json{{"step", step},
                                   {"tokens", tokens},
                                   {"skipped_batches", skipped_batches},
+                                  {"losses", losses},
+                                  {"rewinds", rewinds},
+                                  {"skipped_in_a_row", skipped_in_a_row},
                                   {"model", embedded(model_config)},
                                   {"tokenizer", embedded(tokenizer)},
                                   {"data", embedded(data_fingerprint)}});
@@ -41,7 +44,18 @@ TrainingState TrainingState::from_json(const std::string& text, const std::strin
   TrainingState state;
   state.step = integer("step");
   state.tokens = integer("tokens");
-  if (parsed.contains("skipped_batches")) state.skipped_batches = integer("skipped_batches");  // older checkpoints lack it
+  // Older checkpoints lack these.
+  if (parsed.contains("skipped_batches")) state.skipped_batches = integer("skipped_batches");
+  if (parsed.contains("rewinds")) state.rewinds = integer("rewinds");
+  if (parsed.contains("skipped_in_a_row")) state.skipped_in_a_row = integer("skipped_in_a_row");
+  if (parsed.contains("losses")) {
+    try {
+      parsed["losses"].get_to(state.losses);
+    } catch (const nlohmann::json::exception&) {
+      throw Error(ExitCode::bad_data, "the checkpoint's training state has 'losses' that are no pairs of a step and a number", where,
+                  "use another checkpoint");
+    }
+  }
   state.model_config = embedded("model");
   state.tokenizer = embedded("tokenizer");
   state.data_fingerprint = embedded("data");

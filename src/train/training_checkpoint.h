@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/layout.h"
 #include "checkpoint/reader.h"
@@ -16,9 +18,13 @@ struct TrainingState {
   std::int64_t step = 0;
   std::int64_t tokens = 0;           // trained on so far
   std::int64_t skipped_batches = 0;  // step s read batch s - 1 + this many: what a spike of the loss has cost
-  std::string model_config;          // config.json's text
-  std::string tokenizer;             // Tokenizer::to_json(), or "" where the data name none
-  std::string data_fingerprint;      // DataFingerprint::to_json(), or "" before any data
+  // What spikes of the loss are measured against (step and loss, at most fault.spike_window), how often the run went back for one, and
+  // how many steps before this one were skipped in a row.
+  std::vector<std::pair<std::int64_t, double>> losses;
+  std::int64_t rewinds = 0, skipped_in_a_row = 0;
+  std::string model_config;      // config.json's text
+  std::string tokenizer;         // Tokenizer::to_json(), or "" where the data name none
+  std::string data_fingerprint;  // DataFingerprint::to_json(), or "" before any data
 
   std::string to_json() const;
   static TrainingState from_json(const std::string& text, const std::string& where);

@@ -313,6 +313,22 @@ TEST(CheckpointList, ReadersFindTheNewestWhileItIsReplaced) {
   trainer.join();
 }
 
+TEST(CheckpointList, WhatIsSetAsideStays) {
+  const TemporaryDirectory folder;
+  for (int time = 1; time <= 3; ++time) {
+    const fs::path directory = checkpoints_folder(folder.path()) / step_name(5);
+    fs::create_directories(directory);
+    write_text(directory / "which", std::to_string(time));
+    EXPECT_EQ(find_checkpoint(folder.path(), 5), directory);
+    set_aside_damaged({5, directory});
+  }
+  const fs::path first = checkpoints_folder(folder.path()) / (step_name(5) + ".damaged");
+  EXPECT_EQ(read_text(first / "which"), "1");
+  EXPECT_EQ(read_text(fs::path(first.string() + "-2") / "which"), "2");
+  EXPECT_EQ(read_text(fs::path(first.string() + "-3") / "which"), "3");
+  EXPECT_TRUE(list_checkpoints(folder.path()).empty());
+}
+
 TEST(CheckpointList, TakesOnlyItsOwnNames) {
   const TemporaryDirectory run;
   EXPECT_TRUE(list_checkpoints(run.path() / "nowhere").empty());

@@ -40,6 +40,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"NegativeRate", "optimizer.lr=-1.0", 2, {"optimizer.lr", "out of range"}},
         BadConfig{"InfiniteRate", "optimizer.lr=inf", 2, {"optimizer.lr", "out of range"}},
         BadConfig{"BadBetas", "optimizer.betas=[0.9, 1.0]", 2, {"optimizer.betas"}},
+        BadConfig{"BetasOfOneInFp32", "optimizer.betas=[0.9, 0.99999999]", 2, {"optimizer.betas", "fp32"}},
         BadConfig{"GradientsOfUnknownPrecision", "optimizer.gradient_dtype=fp16", 2, {"optimizer.gradient_dtype", "bf16"}},
         BadConfig{"NegativeHeadChunks", "training.head_chunks=-1", 2, {"training.head_chunks", "out of range"}},
         BadConfig{"MoreHeadChunksThanTokens", "training.head_chunks=1000", 2, {"training.head_chunks = 1000", "or less, or 0 (automatic)"}},
@@ -165,6 +166,10 @@ TEST_F(BadInput, AnotherModelOfTheSameShapesIsNotResumed) {
   refused({"model.rms_norm_eps=0.1"}, "model.rms_norm_eps");
   refused({"model.num_attention_heads=2", "model.num_key_value_heads=1", "model.head_dim=24"}, "model.num_attention_heads");
   refused({"model.architecture=mistral"}, "model.architecture");
+  // Weights that would be lost.
+  refused({"model.num_hidden_layers=1"}, "model.num_hidden_layers");
+  refused({"model.tie_word_embeddings=false"}, "model.tie_word_embeddings");
+  refused({"model.intermediate_size=40"}, "model.intermediate_size");
   EXPECT_EQ(rows("run").size(), before);
   EXPECT_EQ(resume({"model.initializer_range=0.5"}).exit_code, 0);  // of no weight that there is
 }

@@ -124,6 +124,31 @@ TEST_F(Launchers, MpirunItself) {
   expect_launches({mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"}, "mpirun (Open MPI)");
 }
 
+TEST_F(Launchers, RanksThatReadOtherThingsAreRefused) {
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& name) {
+    std::vector<std::string> other = steps;
+    other.insert(other.end(), more.begin(), more.end());
+    Command first(baleen_arguments(train_arguments("run", steps)), torchrun_variables(0)),
+        second(baleen_arguments(train_arguments("run", other)), torchrun_variables(1));
+    const CommandResult one = first.wait(), two = second.wait();
+    EXPECT_EQ(one.exit_code, 2) << one.error;
+    EXPECT_EQ(two.exit_code, 2) << two.error;
+    EXPECT_NE(two.error.find(name), std::string::npos) << two.error;
+    EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  };
+  refused({"--set", "optimizer.lr=0.03"}, "the ranks do not agree on optimizer.lr: rank 1 has 0.0");
+  refused({"--set", "checkpoint.every=1"}, "checkpoint.every");
+  refused({"--set", "data.seed=7"}, "data.seed");
+  refused({"--resume", "never"}, "--resume");
+  // A file of the same name and length.
+  std::filesystem::create_directory(folder / "stale");
+  write_text(folder / "stale/corpus.json", read_text(folder / "corpus.json"));
+  std::string tokens = read_text(folder / "corpus.bin");
+  std::swap(tokens[1024], tokens[1028]);
+  write_text(folder / "stale/corpus.bin", tokens);
+  refused({"--set", "data.train=" + (folder / "stale/corpus.bin")}, "the data of data.train");
+}
+
 TEST_F(Launchers, RanksGivenBesideThemAreRefused) {
   const std::pair<Variables, std::string> launchers[]{
       {torchrun_variables(0), "torchrun"}, {open_mpi_variables(0), "mpirun"}, {slurm_variables(0), "srun"}};

@@ -74,6 +74,74 @@ TEST_F(Train, TermSavesExits75AndResumesToTheSameBits) {
   EXPECT_EQ(weights("stopped", last), weights("whole", last));
 }
 
+// A checkpoint without data, as an imported one, is no reason to pass over sound ones.
+TEST_F(Train, OtherDataAreRefusedAndNothingIsSetAside) {
+  const std::vector<std::string> model{"--set", "model.vocab_size=257", "--set", "checkpoint.every=5", "--set", "data.train=corpu*.bin"};
+  const auto with = [&](const std::string& steps) {
+    std::vector<std::string> more{"--set", "training.steps=" + steps};
+    more.insert(more.end(), model.begin(), model.end());
+    return more;
+  };
+  auto untrained = with("0");
+  untrained.insert(untrained.end(), {"--set", "data.train=", "--set", "data.validation="});
+  ASSERT_EQ(train("run", untrained).exit_code, 0);
+  ASSERT_EQ(train("run", with("10")).exit_code, 0);
+  const std::string before = record("run");
+  std::filesystem::copy_file(std::filesystem::path(folder / "corpus.bin"), std::filesystem::path(folder / "corpus2.bin"));
+  const CommandResult other = train("run", with("20"));
+  EXPECT_EQ(other.exit_code, 3) << other.error;
+  EXPECT_NE(other.error.find("added since the checkpoint"), std::string::npos) << other.error;
+  EXPECT_EQ(record("run"), before);
+  for (const char* step : {"step_00000005", "step_00000010"})
+    EXPECT_TRUE(std::filesystem::exists(folder / ("run/checkpoints/" + std::string(step)))) << step;
+}
+
+// What a kill between two renames leaves, on a file system that cannot exchange names.
+TEST_F(Train, EveryRankGoesOnFromAFormerCheckpoint) {
+  ASSERT_EQ(train("run", {"--set", "training.steps=4"}).exit_code, 0);
+  const std::string step = folder / "run/checkpoints/step_00000004";
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--resume", "4"}}) {
+    std::filesystem::rename(step, step + ".replaced");
+    std::vector<std::string> more{"--set", "training.steps=4", "--ranks", "2"};
+    more.insert(more.end(), how.begin(), how.end());
+    const CommandResult resumed = train("run", more);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.error;
+    EXPECT_NE(resumed.error.find("the run is finished: step 4"), std::string::npos) << resumed.error;
+    std::filesystem::rename(step + ".replaced", step);
+  }
+}
+
+TEST_F(Train, AFinishedRunHasAnExportOfItsLastStep) {
+  const std::vector<std::string> exporting{"--set", "checkpoint.export_hf=true"};
+  const auto steps = [](const std::string& count, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--set", "training.steps=" + count});
+    return more;
+  };
+  ASSERT_EQ(train("run", steps("2", exporting)).exit_code, 0);
+  ASSERT_EQ(train("run", steps("4")).exit_code, 0);
+  ASSERT_EQ(train("run", steps("4", exporting)).exit_code, 0);
+  ASSERT_EQ(run_baleen({"export", folder / "run", "--out", folder / "fresh"}).exit_code, 0);
+  const auto exported = read_text(folder / "run/export/model.safetensors");
+  EXPECT_EQ(exported, read_text(folder / "fresh/model.safetensors"));
+  const auto time = std::filesystem::last_write_time(std::filesystem::path(folder / "run/export/config.json"));
+  ASSERT_EQ(train("run", steps("4", exporting)).exit_code, 0);  // once is enough
+  EXPECT_EQ(std::filesystem::last_write_time(std::filesystem::path(folder / "run/export/config.json")), time);
+}
+
+// The losses that spikes are measured against go along: a run that stops and goes on goes back where one that never stopped does.
+TEST_F(Train, SpikesAreTheSameAfterAResume) {
+  const auto steps = [](const std::string& count) {
+    return std::vector<std::string>{"--set", "fault.spike_factor=1.02", "--set", "optimizer.lr=0.05",   "--set", "fault.spike_window=3",
+                                    "--set", "fault.spike_limit=1000",  "--set", "checkpoint.every=10", "--set", "training.steps=" + count};
+  };
+  const CommandResult whole = train("whole", steps("60"));
+  ASSERT_EQ(whole.exit_code, 0) << whole.error;
+  ASSERT_NE(whole.error.find("going back to the last checkpoint"), std::string::npos) << whole.error;
+  for (const char* end : {"13", "25", "38", "60"}) ASSERT_EQ(train("stopped", steps(end)).exit_code, 0);
+  EXPECT_EQ(record("stopped"), record("whole"));
+  EXPECT_EQ(weights("stopped", "step_00000060"), weights("whole", "step_00000060"));
+}
+
 TEST_F(Train, ResumeFromAStepOrNever) {
   const std::vector<std::string> often{"--set", "checkpoint.every=20", "--set", "checkpoint.keep=10"};
   auto with = [&](std::vector<std::string> more) {
