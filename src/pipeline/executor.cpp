@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "pipeline/validate.h"
 
 namespace baleen {
@@ -16,11 +17,24 @@ double PipelineTimes::bubble_fraction() const {
   return span > 0 ? 1 - std::chrono::duration<double>(busy).count() / span : 0.0;
 }
 
-double bubble_fraction(Communicator& stages, const PipelineTimes& times) {
+StageClocks stage_clocks(Communicator& stages) {
+  const std::uint64_t machine = machine_identity();
+  std::array<std::uint64_t, 2> bounds{machine, ~machine};
+  stages.all_reduce(bounds.data(), bounds.data(), bounds.size(), DType::u64, ReduceOp::max).wait();
+  return bounds[0] == ~bounds[1] ? StageClocks::one : StageClocks::several;
+}
+
+double bubble_fraction(Communicator& stages, const PipelineTimes& times, StageClocks clocks) {
+  PipelineClock::time_point origin{};
+  if (clocks == StageClocks::several) {
+    constexpr auto before = std::chrono::hours(1);  // no step lasts longer: what follows is positive
+    stages.barrier().wait();
+    origin = PipelineClock::now() - before;
+  }
   const auto nanoseconds = [](PipelineClock::duration duration) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
   };
-  std::array<std::uint64_t, 2> ends{~nanoseconds(times.begin.time_since_epoch()), nanoseconds(times.end.time_since_epoch())};
+  std::array<std::uint64_t, 2> ends{~nanoseconds(times.begin - origin), nanoseconds(times.end - origin)};
   std::uint64_t busy = nanoseconds(times.busy);
   stages.all_reduce(ends.data(), ends.data(), ends.size(), DType::u64, ReduceOp::max);
   stages.all_reduce(&busy, &busy, 1, DType::u64, ReduceOp::sum).wait();

@@ -57,9 +57,12 @@ struct PipelineTimes {
   std::chrono::nanoseconds busy{0};
   double bubble_fraction() const;  // the idle share of the span, 0 where nothing ran
 };
-// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any). Collective over `stages`, whose ranks share a
-// machine, and so a clock; waits for the result.
-double bubble_fraction(Communicator& stages, const PipelineTimes& times);
+// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any). Collective over `stages`; waits for the result.
+// Where they have several clocks, times are taken from a barrier on, whose ends are as far apart as a message takes.
+enum class StageClocks { one, several };
+double bubble_fraction(Communicator& stages, const PipelineTimes& times, StageClocks clocks);
+// one, where all stages are on one machine. Collective.
+StageClocks stage_clocks(Communicator& stages);
 
 // What travels between two chunks, the same for every micro-batch.
 struct BoundaryShape {

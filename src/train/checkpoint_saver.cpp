@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -17,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/writer.h"
@@ -73,32 +73,18 @@ std::vector<OwnedState> owned_states(const UnitStorage& units) {
   return states;
 }
 
-// What the machine, and the control group of this process, have left. 2^63 where neither can be asked.
-std::uint64_t available_memory() {
-  std::uint64_t least = std::uint64_t{1} << 63;
-  std::ifstream memory("/proc/meminfo");
-  for (std::string key, unit; memory >> key;) {
-    std::uint64_t kilobytes = 0;
-    if (!(memory >> kilobytes)) break;
-    if (key == "MemAvailable:") least = std::min(least, kilobytes * 1024);
-    std::getline(memory, unit);
-  }
-  std::uint64_t limit = 0, used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> used)
-    least = std::min(least, limit > used ? limit - used : 0);
-  return least;
-}
-
 // A rank's states copied into memory that is there from the beginning, so that taking a copy is moving bytes and nothing else.
 class Snapshot {
  public:
-  // Throws Error(out_of_memory).
-  Snapshot(const std::vector<OwnedState>& states, Device& device) : host_(create_host_memory(device)) {
-    constexpr std::size_t alignment = 64;
+  static constexpr std::size_t alignment = 64;
+  static std::size_t bytes_of(const std::vector<OwnedState>& states) {
     std::size_t bytes = 0;
     for (const OwnedState& state : states) bytes += (state.tensor.bytes() + alignment - 1) / alignment * alignment;
-    if (bytes > available_memory() / 2)
-      throw Error(ExitCode::out_of_memory, fmt::format("a copy of the states takes {} bytes, more than half of what is free", bytes));
+    return bytes;
+  }
+  // Throws Error(out_of_memory).
+  Snapshot(const std::vector<OwnedState>& states, Device& device) : host_(create_host_memory(device)) {
+    const std::size_t bytes = bytes_of(states);
     memory_ = host_->allocate("checkpoint copy", bytes);
     std::memset(memory_.data(), 0, bytes);  // so that its pages are there when the first copy is taken
     if (device.kind() != DeviceKind::cpu) stream_ = device.create_stream();
@@ -282,20 +268,37 @@ class CheckpointSaver::Work {
  private:
   enum class Phase { idle, writing, completing };
 
+  // What the ranks of this machine need together, this one `bytes`. Collective.
+  std::uint64_t bytes_of_machine(std::uint64_t bytes) {
+    const std::array<std::uint64_t, 2> mine{machine_identity(), bytes};
+    std::vector<std::array<std::uint64_t, 2>> all(static_cast<std::size_t>(group_.everyone->size()));
+    group_.everyone->all_gather(mine.data(), all.data(), sizeof mine, DType::u8).wait();
+    std::uint64_t sum = 0;
+    for (const auto& [machine, its] : all) sum += machine == mine[0] ? its : 0;
+    return sum;
+  }
+
   // All ranks or none: one that waits for its own disk would keep the others waiting for it.
   void make_snapshot(Device& device) {
     std::string problem;
-    try {
-      snapshot_ = std::make_unique<Snapshot>(states_, device);
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::out_of_memory) throw;
-      problem = error.what_is_wrong();
+    // All have asked, and agreed, before one takes its part.
+    if (const std::uint64_t bytes = bytes_of_machine(Snapshot::bytes_of(states_)); bytes > available_memory() / 2)
+      problem = fmt::format("copies of the states of this machine's ranks take {} bytes, more than half of what is free", bytes);
+    if (!somebody_refuses(problem)) {
+      try {
+        snapshot_ = std::make_unique<Snapshot>(states_, device);
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::out_of_memory) throw;
+        problem = error.what_is_wrong();
+      }
+      if (somebody_refuses(problem)) snapshot_.reset();
     }
+    if (!problem.empty()) log::warning("checkpoints are saved in the foreground: {}", problem);
+  }
+  bool somebody_refuses(const std::string& problem) {
     std::int32_t refused = problem.empty() ? 0 : 1;
     group_.everyone->all_reduce(&refused, &refused, 1, DType::i32, ReduceOp::max).wait();
-    if (refused == 0) return;
-    snapshot_.reset();
-    if (!problem.empty()) log::warning("checkpoints are saved in the foreground: {}", problem);
+    return refused != 0;
   }
 
   // Runs `body` on the rank for which `mine` holds; when it throws there, throws on all.

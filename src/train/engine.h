@@ -138,6 +138,7 @@ class Engine {
 
   EngineOptions options_;
   EngineGroups groups_;
+  StageClocks stage_clocks_ = StageClocks::one;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<StageLayers> layers_;  // by chunk of this rank

@@ -277,9 +277,23 @@ TEST(Executor, BubbleOverStages) {
     times.end = start + milliseconds(stages.rank() == 0 ? 10 : 12);
     times.busy = milliseconds(stages.rank() == 0 ? 5 : 9);
     ASSERT_NEAR(times.bubble_fraction(), stages.rank() == 0 ? 0.5 : 0.1, 1e-12);
-    ASSERT_NEAR(bubble_fraction(stages, times), 1 - 14.0 / 24, 1e-9);
+    ASSERT_NEAR(bubble_fraction(stages, times, StageClocks::one), 1 - 14.0 / 24, 1e-9);
+    ASSERT_EQ(stage_clocks(stages), StageClocks::one);
   });
   EXPECT_EQ(PipelineTimes{}.bubble_fraction(), 0);
+}
+
+// Long enough for a barrier's ends, and a busy machine, to count for little.
+TEST(Executor, BubbleOverStagesOfSeveralMachines) {
+  const auto start = PipelineClock::now();
+  run_members(2, [&](Communicator& stages) {
+    using std::chrono::seconds;
+    PipelineTimes times;
+    times.begin = start - seconds(stages.rank() == 0 ? 1200 : 1000);
+    times.end = start - seconds(stages.rank() == 0 ? 200 : 0);
+    times.busy = seconds(stages.rank() == 0 ? 500 : 900);
+    ASSERT_NEAR(bubble_fraction(stages, times, StageClocks::several), 1 - 1400.0 / 2400, 1e-2);
+  });
 }
 
 // Communicators on the way from every stage to the next, whether their number is even or odd.

@@ -4,11 +4,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <random>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/machine.h"
 #include "device/gpu_runtime_api.h"
 
 namespace baleen {
@@ -27,12 +26,6 @@ std::uint64_t this_process() {
   return token;
 }
 
-std::uint64_t this_host() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return hash_bytes(boot.data(), boot.size());
-}
-
 // What went wrong; empty: nothing.
 std::string problem(gpuError_t status, const char* call) {
   if (status == gpuSuccess) return "";
@@ -42,7 +35,7 @@ std::string problem(gpuError_t status, const char* call) {
 
 std::string describe_own(Exported& own, void* memory, std::size_t bytes) {
   std::byte* begin = nullptr;
-  own.host = this_host();
+  own.host = machine_identity();
   own.process = this_process();
   own.bytes = bytes;
   if (std::string wrong = problem(gpuAllocationBegin(&begin, memory), "asking where an allocation begins"); !wrong.empty()) return wrong;

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/machine.h"
 #include "comm/gpu/peer_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/staged_communicator.h"
@@ -21,9 +21,8 @@ std::uint64_t identity_of(Device& device) {
   const auto stream = device.create_stream();
   gpuDeviceProp properties{};
   gpu_check(gpuGetDeviceProperties(&properties, gpu_stream_traits(*stream).device), "asking for a GPU's properties");
-  std::string machine;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), machine);
-  const std::string text = fmt::format("{} {} {} {}", machine, properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
+  const std::string text =
+      fmt::format("{} {} {} {}", machine_identity(), properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
   return hash_bytes(text.data(), text.size());
 }
 

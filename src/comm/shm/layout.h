@@ -23,7 +23,7 @@ inline constexpr std::size_t cache_line = 64;
 // A channel's slots together stay inside an L2 cache; a slot is long enough that its bookkeeping (~100 ns) does not count.
 inline constexpr int slots = 8;
 inline constexpr std::size_t slot_bytes = std::size_t{32} << 10;
-// Communicators alive at once; a mesh of five axes and their unions needs about ten.
+// Communicators alive at once; a mesh of five axes, their unions and a pipeline's links need about twenty.
 inline constexpr std::uint32_t max_windows = 128;
 
 struct MessageHeader {
