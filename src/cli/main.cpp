@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 #include <variant>
 #include <vector>
 
@@ -90,6 +91,12 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(
         Error(ExitCode::bad_data, error.code().message(), error.path1().string(), "check the path, its length and the permissions on it"));
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return fail(ExitCode::check_failed, error.what());
+    return fail(
+        ExitCode::out_of_memory,
+        "the system starts no more threads for this user\n  what to do: raise its limit (ulimit -u, or pids.max of the control group), or "
+        "take fewer ranks or training.threads");
   } catch (const std::exception& error) {
     return fail(ExitCode::check_failed, error.what());
   }
