@@ -1,6 +1,7 @@
 #include "cli/ranks.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -74,6 +75,18 @@ BindingRequest binding_request(const RankEnvironment& environment, int local_ran
   return request;
 }
 
+namespace {
+
+// What srun promises a task counts; its parent, Slurm's own, may use cores that the job has not. Other launchers' parents are in the job.
+int share_of_cores(const RankEnvironment& environment, int local_ranks) {
+  const int own = available_cores();
+  if (environment.cores_per_rank > 0) return std::min(environment.cores_per_rank, own);
+  const bool others = environment.source != RankSource::single && environment.source != RankSource::baleen;
+  return baleen::share_of_cores(own, others && environment.source != RankSource::slurm ? available_cores(::getppid()) : 0, local_ranks);
+}
+
+}  // namespace
+
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body) {
   if (environment.source == RankSource::single && command.ranks > 1) {
@@ -97,7 +110,7 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
   log::configure(environment.rank, environment.size);
   const int local_ranks = environment.local_size > 0 ? environment.local_size : environment.size;
   // Every rank of this machine its share of the cores, whoever started it.
-  const int threads = command.threads > 0 ? command.threads : std::max(1, available_cores() / local_ranks);
+  const int threads = command.threads > 0 ? command.threads : share_of_cores(environment, local_ranks);
   ops::set_threads(threads);
   if (environment.local_size > 0) {  // else this rank does not know its place on the machine
     const Binding binding = plan_binding(binding_request(environment, local_ranks, threads, command.gpu));

@@ -157,6 +157,11 @@ Binding plan_binding(const BindingRequest& request) {
   return out;
 }
 
+int share_of_cores(int own, int launcher, int local_ranks) {
+  const bool bound = own < launcher && static_cast<std::int64_t>(own) * local_ranks <= launcher;
+  return bound ? own : std::max(1, own / local_ranks);
+}
+
 void bind_to(const CoreList& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -28,6 +28,10 @@ struct Binding {
 // containers count. $BALEEN_BINDING = none leaves everything alone, auto or unset does not; another value: Error(bad_config).
 Binding plan_binding(const BindingRequest& request);
 
+// How many of the `own` cores that a rank may use are its share, with `local_ranks` ranks on the machine: all of them where a launcher that
+// has `launcher` cores itself (0: not known) has given each rank its own, as mpirun --bind-to does, otherwise an equal part. At least 1.
+int share_of_cores(int own, int launcher, int local_ranks);
+
 // The calling thread, and threads it starts from now on, keep to `cores`. Failing costs speed and nothing else: a warning.
 void bind_to(const CoreList& cores);
 

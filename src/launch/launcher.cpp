@@ -336,11 +336,14 @@ LaunchOutcome launch_ranks(const LaunchOptions& options) {
   }
 }
 
-int available_cores() {
+int available_cores(int process) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  return sched_getaffinity(process, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+int available_cores() {
+  return std::max(1, available_cores(0));
 }
 
 }  // namespace baleen

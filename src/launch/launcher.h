@@ -44,5 +44,7 @@ LaunchOutcome launch_ranks(const LaunchOptions& options);
 
 // Cores this process may run on.
 int available_cores();
+// The same of another process; 0 where the system does not tell.
+int available_cores(int process);
 
 }  // namespace baleen

@@ -151,6 +151,7 @@ RankEnvironment from_slurm(const Variables& variables) {
   const int nodes = variables.has("SLURM_STEP_NUM_NODES") ? variables.number("SLURM_STEP_NUM_NODES", 1, largest_world, "srun sets it") : 1;
   const int node = variables.has("SLURM_NODEID") ? variables.number("SLURM_NODEID", 0, largest_world, "srun sets it") : 0;
   out.local_size = nodes == 1 ? out.size : tasks_on_node(variables.text("SLURM_STEP_TASKS_PER_NODE").value_or(""), node);
+  if (variables.has("SLURM_CPUS_PER_TASK")) out.cores_per_rank = variables.number("SLURM_CPUS_PER_TASK", 1, 1 << 20, "srun sets it");
   out.job = variables.text("SLURM_JOB_ID").value_or("") + "." + variables.text("SLURM_STEP_ID").value_or("");
   return out;
 }

@@ -13,6 +13,7 @@ struct RankEnvironment {
   RankSource source = RankSource::single;
   int rank = 0, size = 1;              // in the job
   int local_rank = 0, local_size = 1;  // on this machine; local_size 0: not known, and local_rank then `rank` if nothing says
+  int cores_per_rank = 0;              // that the launcher promises each rank (srun --cpus-per-task); 0: nothing is known
   int region_descriptor = -1;          // baleen's launcher: the inherited shared memory
   int launcher_pid = 0;                // baleen's launcher
   int progress_descriptor = -1;        // baleen's launcher, where it watches: the inherited ProgressBoard

@@ -35,6 +35,16 @@ class BindingTest : public ::testing::Test {
   void TearDown() override { unsetenv("BALEEN_BINDING"); }
 };
 
+TEST(ShareOfCores, IsWhatTheLauncherGaveOrAnEqualPart) {
+  EXPECT_EQ(share_of_cores(64, 64, 8), 8);  // nobody is bound
+  EXPECT_EQ(share_of_cores(8, 64, 8), 8);   // each to its own
+  EXPECT_EQ(share_of_cores(4, 64, 8), 4);
+  EXPECT_EQ(share_of_cores(32, 64, 8), 4);  // to sockets, which some share
+  EXPECT_EQ(share_of_cores(4, 4, 4), 1);    // in a container of four cores
+  EXPECT_EQ(share_of_cores(2, 0, 4), 1);
+  EXPECT_EQ(share_of_cores(6, 0, 1), 6);
+}
+
 TEST_F(BindingTest, RanksGetCoresOfTheirOwnAndAllOfThem) {
   const CoreList usable = usable_cores();
   if (usable.size() < 2) GTEST_SKIP() << "this machine lends one core";

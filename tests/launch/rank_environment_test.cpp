@@ -150,6 +150,9 @@ TEST(RankEnvironment, Slurm) {
   EXPECT_EQ(me.rank, 4);
   EXPECT_EQ(me.local_size, 1);
   EXPECT_EQ(detect(with(slurm, "SLURM_NODEID", "1")).local_size, 2);
+  EXPECT_EQ(me.cores_per_rank, 0);
+  EXPECT_EQ(detect(with(slurm, "SLURM_CPUS_PER_TASK", "16")).cores_per_rank, 16);
+  expect_refused(with(slurm, "SLURM_CPUS_PER_TASK", "many"), "SLURM_CPUS_PER_TASK");
   EXPECT_EQ(detect(with(slurm, "SLURM_STEP_NUM_NODES", "1")).local_size, 5);
   EXPECT_EQ(detect(with(slurm, "SLURM_STEP_TASKS_PER_NODE", "?")).local_size, 0);
   expect_refused(with(slurm, "SLURM_PROCID", "5"), "SLURM_PROCID");
