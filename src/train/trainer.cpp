@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <numbers>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/directory.h"
+#include "launch/background_thread.h"
 #include "ops/threads.h"
 #include "sharding/replica_check.h"
 #include "train/evaluation.h"
@@ -104,7 +108,7 @@ ExitCode Trainer::run_steps() {
   const std::int64_t steps = config_.training.steps;
   if (start_step_ >= steps && saved_step_ >= 0) {
     if (world_.rank() == 0) log::info("the run is finished: step {} of {}", start_step_, steps);
-    if (export_is_old()) export_if_wanted();
+    export_if(export_is_old());
     return ExitCode::done;
   }
   log_start();
@@ -142,7 +146,7 @@ ExitCode Trainer::run_steps() {
   if (saved_step_ != steps) save(steps);
   watch_->begin_unlimited("completing the last checkpoint");
   saver_->finish();
-  export_if_wanted();
+  export_if(true);
   return ExitCode::done;
 }
 
@@ -160,11 +164,34 @@ bool Trainer::export_is_old() const {
   return none || exported < std::filesystem::last_write_time(checkpoint::find_checkpoint(run_, saved_step_) / "manifest.json");
 }
 
-void Trainer::export_if_wanted() {
-  if (!config_.checkpoint.export_hf || world_.rank() != 0) return;
-  std::filesystem::remove_all(run_ / "export");  // of fewer steps
-  export_model(run_, run_ / "export");
-  log::info("exported to {}", (run_ / "export").string());
+void Trainer::export_if(bool due) {
+  if (!config_.checkpoint.export_hf) return;
+  watch_->begin_unlimited("exporting");
+  const std::filesystem::path folder = run_ / "export";
+  std::future<void> exported;
+  struct Joined {
+    std::thread thread;
+    ~Joined() {
+      if (thread.joinable()) thread.join();
+    }
+  } exporting;
+  if (world_.rank() == 0 && due) {
+    std::packaged_task<void()> task([this, folder] {
+      std::filesystem::remove_all(folder);  // of fewer steps
+      export_model(run_, folder);
+    });
+    exported = task.get_future();
+    exporting.thread = start_background("export", std::move(task));
+  }
+  // Whoever left before would take rank 0 along, under mpirun; nobody waits for longer than this at a time.
+  constexpr auto moment = std::chrono::milliseconds(100);
+  for (std::int32_t busy = 1; busy != 0;) {
+    busy = exported.valid() && exported.wait_for(moment) != std::future_status::ready ? 1 : 0;
+    axes_.everyone().all_reduce(&busy, &busy, 1, DType::i32, ReduceOp::max).wait();
+  }
+  if (!exported.valid()) return;
+  exported.get();
+  log::info("exported to {}", folder.string());
 }
 
 template <class Row>

@@ -79,8 +79,8 @@ class Trainer {
   void validate(std::int64_t step);
   // Begins to; it is complete after saver_->finish().
   void save(std::int64_t step);
-  // The last checkpoint as a Hugging Face folder, RUN/export.
-  void export_if_wanted();
+  // The last checkpoint as a Hugging Face folder, RUN/export, where the config wants one and rank 0 finds it due. Collective.
+  void export_if(bool due);
   // Whether there is none of the last checkpoint.
   bool export_is_old() const;
   // Of the weights that ranks hold in common.
