@@ -83,7 +83,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     std::unique_ptr<Device> gpu, cpu;  // outlive the communicator
     auto axis = world.create_communicator(all, "world");
     if (arguments.backend == "nccl") {
-      gpu = create_gpu_device(world.local_rank() % static_cast<int>(list_gpus().names.size()));
+      gpu = create_gpu_device(list_gpus().number_for(world.local_rank()));
       axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), !arguments.no_peer_copies});
     } else {
       cpu = create_cpu_device(world.shared_memory());  // the memory that training has

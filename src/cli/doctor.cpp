@@ -116,7 +116,7 @@ int run(const DoctorArguments& arguments) {
              report["instructions"].get<std::string>());
   fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
   if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
-  for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", i, gpus.names[i]);
+  for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", gpus.numbers[i], gpus.names[i]);
   fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size,
              ranks.local_rank, ranks.local_size);
   fmt::print("cores         of {} ranks here: {}\n", local_ranks,

@@ -128,6 +128,9 @@ int run_on_ranks(const RankEnvironment& environment, const RankedCommand& comman
     // With other launchers nobody else tells the peers; a second reason changes nothing.
     world->abort(fmt::format("rank {} failed: {}", environment.rank, error.what_is_wrong()));
     throw;
+  } catch (const std::exception& error) {  // no memory, a file system's own
+    world->abort(fmt::format("rank {} failed: {}", environment.rank, error.what()));
+    throw;
   }
 }
 

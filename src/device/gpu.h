@@ -19,9 +19,13 @@ namespace baleen {
 void prepare_gpus();
 
 struct GpuList {
-  std::vector<std::string> names;      // by index; empty where none can be used
-  std::vector<std::string> addresses;  // by index: where it sits on the PCI bus, such as "0000:1b:00.0"
+  std::vector<std::string> names;      // of those that this build has kernels for; empty where none can be used
+  std::vector<int> numbers;            // of the same, the driver's, which create_gpu_device() takes
+  std::vector<std::string> addresses;  // of the same: where it sits on the PCI bus, such as "0000:1b:00.0"
   std::string why_none;                // for people, when names is empty
+
+  // Of the rank with this place on its machine; 0, which create_gpu_device() refuses, where there is none.
+  int number_for(int local_rank) const { return numbers.empty() ? 0 : numbers[static_cast<std::size_t>(local_rank) % numbers.size()]; }
 };
 // Never throws: a machine without a GPU or without its driver is no error.
 GpuList list_gpus();

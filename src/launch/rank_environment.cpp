@@ -84,9 +84,10 @@ RankEnvironment from_torchrun(const Variables& variables) {
   read_rank(variables, "RANK", "WORLD_SIZE", out);
   if (variables.has("TORCHELASTIC_RESTART_COUNT")) out.restarts = variables.number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, "");
   read_local(variables, "LOCAL_RANK", "LOCAL_WORLD_SIZE", out);
-  // A restart of torchrun keeps address and port; its count keeps the generations apart.
-  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
-    out.job += variables.text(name).value_or("") + "|";
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}) out.job += variables.text(name).value_or("") + "|";
+  // A restart of torchrun may keep address and port; its count keeps the generations apart. Every machine's agent counts for itself, and
+  // one that came later counts less: ranks of several machines would not know each other by it.
+  if (out.local_size == out.size) out.job += variables.text("TORCHELASTIC_RESTART_COUNT").value_or("") + "|";
   if (out.size > 1) {
     variables.number("MASTER_PORT", 1, 65535, "WORLD_SIZE is " + std::to_string(out.size));
     if (!variables.has("MASTER_ADDR"))
@@ -114,6 +115,9 @@ RankEnvironment from_mpich(const Variables& variables, int parent_pid) {
   read_rank(variables, "PMI_RANK", "PMI_SIZE", out);
   read_local(variables, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", out);
   out.job = "parent " + std::to_string(parent_pid);  // the ranks of one machine share it
+  // Those of several have what they meet at in common.
+  if (out.local_size != out.size && variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))
+    out.job = *variables.text("MASTER_ADDR") + "|" + *variables.text("MASTER_PORT") + "|";
   return out;
 }
 

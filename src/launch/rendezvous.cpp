@@ -138,13 +138,16 @@ std::shared_ptr<SharedRegion> hand_out(const RankEnvironment& environment, std::
   here[0] = true;
   const Clock::time_point deadline = Clock::now() + timeout;
   while (std::find(here.begin(), here.end(), false) != here.end()) {
-    if (!readable_by(listener.get(), deadline)) {
+    if (!readable_by(listener.get(), deadline) || Clock::now() >= deadline) {
       const std::string missing = list_missing(here);
       region->abort_cell().raise("ranks that did not come to the rendezvous: " + missing);
       throw failure("waited " + std::to_string(timeout.count() / 1000) + " s for ranks that did not come: " + missing, environment);
     }
     const Descriptor connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.valid()) welcome(connection, environment, region->descriptor(), deadline, here);
+    if (connection.valid())
+      welcome(connection, environment, region->descriptor(), deadline, here);
+    else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
+      throw failure(std::string("cannot take a rank's connection: ") + std::strerror(errno), environment);
   }
   region->close_descriptor();
   return region;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <string>
@@ -34,19 +35,26 @@ std::vector<WeightHash> hash_weights(const UnitStorage& storage) {
   std::vector<WeightHash> hashes;
   for (const ParameterId id : storage.parameters()) hashes.push_back({id, 0});
   const auto count = static_cast<std::int64_t>(hashes.size());
+  std::exception_ptr failure;
 #pragma omp parallel
   {
     std::vector<std::byte> memory;
 #pragma omp for schedule(dynamic)
     for (std::int64_t i = 0; i < count; ++i) {
-      WeightHash& each = hashes[static_cast<std::size_t>(i)];
-      const Tensor weight = storage.kept_weights(each.id);
-      Tensor readable;
+      try {
+        WeightHash& each = hashes[static_cast<std::size_t>(i)];
+        const Tensor weight = storage.kept_weights(each.id);
+        Tensor readable;
 #pragma omp critical(baleen_replica_copies)
-      readable = storage.on_host(weight, memory);
-      each.hash = hash_bytes(readable.data(), readable.bytes());
+        readable = storage.on_host(weight, memory);
+        each.hash = hash_bytes(readable.data(), readable.bytes());
+      } catch (...) {
+#pragma omp critical(baleen_replica_failure)
+        if (failure == nullptr) failure = std::current_exception();
+      }
     }
   }
+  if (failure != nullptr) std::rethrow_exception(failure);
   return hashes;
 }
 

@@ -134,11 +134,9 @@ std::uint64_t ParallelAxes::busy_nanoseconds() const {
 
 std::shared_ptr<Device> create_training_device(const Config& config, World& world) {
   if (config.training.device != "gpu") return create_cpu_device(world.size() > 1 ? world.shared_memory() : nullptr);
-  const GpuList gpus = list_gpus();
-  const int count = std::max(1, static_cast<int>(gpus.names.size()));
   // The host waits for a whole step, which may take longer than any wait for another rank.
   const std::chrono::milliseconds timeout(std::max<std::int64_t>(600'000, static_cast<std::int64_t>(config.comm.timeout_s * 1000)));
-  return create_gpu_device(world.local_rank() % count, {timeout, config.training.deterministic});
+  return create_gpu_device(list_gpus().number_for(world.local_rank()), {timeout, config.training.deterministic});
 }
 
 EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device) {

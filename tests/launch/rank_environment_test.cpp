@@ -13,13 +13,13 @@ namespace {
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-RankEnvironment detect(const Variables& variables) {
+RankEnvironment detect(const Variables& variables, int parent = 4242) {
   return detect_ranks(
       [&](const char* name) {
         const auto found = variables.find(name);
         return found == variables.end() ? nullptr : found->second.c_str();
       },
-      4242);
+      parent);
 }
 
 void expect_refused(const Variables& variables, const std::string& variable) {
@@ -74,7 +74,10 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(me.local_rank, 1);
   EXPECT_EQ(me.local_size, 4);
   EXPECT_NE(me.job, detect(with(torchrun, "MASTER_PORT", "29501")).job);
-  EXPECT_NE(me.job, detect(with(torchrun, "TORCHELASTIC_RESTART_COUNT", "1")).job);
+  // Each machine counts its own restarts; on one they keep its generations apart.
+  EXPECT_EQ(me.job, detect(with(torchrun, "TORCHELASTIC_RESTART_COUNT", "1")).job);
+  const Variables alone = with(with(torchrun, "LOCAL_WORLD_SIZE", "8"), "LOCAL_RANK", "5");
+  EXPECT_NE(detect(alone).job, detect(with(alone, "TORCHELASTIC_RESTART_COUNT", "1")).job);
   EXPECT_EQ(me.job, detect(with(torchrun, "RANK", "6")).job);
 }
 
@@ -126,6 +129,11 @@ TEST(RankEnvironment, Mpich) {
   EXPECT_EQ(me.local_rank, 1);
   EXPECT_EQ(me.local_size, 2);
   expect_refused(with(mpich, "PMI_RANK", "4"), "PMI_RANK");
+  // Ranks of several machines have other parents.
+  const Variables met = with(with(mpich, "MASTER_ADDR", "10.0.0.1"), "MASTER_PORT", "29500");
+  EXPECT_EQ(detect(met, 100).job, detect(met, 200).job);
+  const Variables near = with(met, "MPI_LOCALNRANKS", "4");
+  EXPECT_NE(detect(near, 100).job, detect(near, 200).job);
   expect_refused(with(mpich, "MPI_LOCALRANKID", "2"), "MPI_LOCALRANKID");
   // Hydra's helpers are tasks of srun inside an allocation; srun itself may set PMI's variables.
   const Variables step = with(with(mpich, "SLURM_PROCID", "0"), "SLURM_STEP_NODELIST", "node1");

@@ -80,7 +80,11 @@ void Engine::run(std::promise<void>& started) {
       const std::lock_guard lock(mutex_);
       if (stopping_ && posted_.empty()) break;
     }
-    busy |= pump(begin);
+    try {
+      busy |= pump(begin);
+    } catch (const Error& error) {  // MPI itself has failed: no exception leaves the thread, and this rank has the reason
+      take_failure(0, error.what_is_wrong());
+    }
     const auto end = Clock::now();
     // A round in which MPI has moved data or added takes longer than one that finds nothing.
     begin = rest(busy, end - begin > std::chrono::microseconds(3)) ? Clock::now() : end;
@@ -267,8 +271,12 @@ void Engine::answer(const ControlMessage& question) {
 
 void Engine::spread(std::uint32_t communicator, const std::string& reason) {
   if (dead_) return;
-  control_->send_all(abort_message(communicator, reason));
-  control_->flush(milliseconds(500));
+  try {
+    control_->send_all(abort_message(communicator, reason));
+    control_->flush(milliseconds(500));
+  } catch (const Error& error) {  // to a rank that is gone: the reason that is told counts
+    log::warning("MPI: not every rank could be told: {}", error.what());
+  }
 }
 
 // The first reason counts.
@@ -313,9 +321,15 @@ std::shared_ptr<Channel> Engine::make(const std::vector<int>& ranks, const std::
                                       std::atomic<std::uint64_t>& busy) {
   if (dead_) throw Error(ExitCode::rank_failed, *dead_, "creating communicator '" + name + "'", remedy);
   const std::uint32_t id = ++created_;
-  creating_ = true;
-  agree(ranks, name);
-  creating_ = false;
+  struct Creating {
+    bool& flag;
+    explicit Creating(bool& now) : flag(now) { flag = true; }
+    ~Creating() { flag = false; }
+  };
+  {
+    const Creating meanwhile(creating_);
+    agree(ranks, name);
+  }
   MPI_Comm comm = MPI_COMM_NULL;
   check(MPI_Comm_split(control_->comm(), ranks.empty() ? MPI_UNDEFINED : ranks.front(), rank_, &comm), "MPI_Comm_split");
   if (ranks.empty()) return nullptr;

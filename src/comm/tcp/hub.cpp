@@ -1,5 +1,6 @@
 #include "comm/tcp/hub.h"
 
+#include <fmt/format.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -92,7 +93,12 @@ bool Hub::read_from(int rank, Peer& peer) {
       leave(peer);
       return false;
     }
-    peer.body.resize(peer.header.bytes);
+    try {
+      peer.body.resize(peer.header.bytes);
+    } catch (const std::exception&) {  // more than there is memory for, or than can be
+      leave(peer);
+      return false;
+    }
     peer.body_bytes = 0;
   }
   if (peer.header_bytes == sizeof peer.header && peer.body_bytes == peer.body.size()) deliver(rank, peer);
@@ -110,8 +116,18 @@ void Hub::deliver(int rank, Peer& peer) {
   arrived_.notify_all();
 }
 
-// At the end: until the other machines have everything, or for a while.
 void Hub::run() {
+  try {
+    serve();
+  } catch (const std::exception& error) {  // no memory
+    const std::lock_guard lock(mutex_);
+    failures_.emplace(0, fmt::format("rank {}'s thread of messages ended: {}", rank_, error.what()));
+    for (Peer& peer : peers_) leave(peer);
+  }
+}
+
+// At the end: until the other machines have everything, or for a while.
+void Hub::serve() {
   std::chrono::steady_clock::time_point end{};
   while (true) {
     std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};

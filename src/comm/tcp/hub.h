@@ -72,6 +72,7 @@ class Hub {
     bool gone = false;
   };
   void run();
+  void serve();
   void put(Peer& peer, std::vector<std::byte> bytes);
   void write_to(Peer& peer);
   bool read_from(int rank, Peer& peer);

@@ -305,6 +305,7 @@ GpuList list_gpus() {
       std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
                     properties.pciDeviceID);
       list.names.emplace_back(properties.name);
+      list.numbers.push_back(index);
       list.addresses.emplace_back(address.data());
     } else {
       list.why_none = std::string("this build has no kernels for ") + properties.name + " (" + gpu_instruction_set(properties) + ")";
