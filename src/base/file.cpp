@@ -187,4 +187,15 @@ void FileWriter::sync_and_close() {
   if (!synced) throw_file_error("write", path_, error);
 }
 
+void FileWriter::close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && ::close(descriptor) != 0) throw_file_error("write", path_, errno);
+}
+
+void write_plain_file(const std::filesystem::path& path, std::string_view text) {
+  FileWriter file(path);
+  file.write(text);
+  file.close();
+}
+
 }  // namespace baleen

@@ -68,6 +68,8 @@ class FileWriter {
   // Overwrites bytes written before (a header whose counts are known at the end only); does not move the end.
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
   std::size_t bytes_written() const { return written_; }
+  // Closes; throws where the file system says only now that it did not take everything, as those over a network do. Nothing, when closed.
+  void close();
   // Flushes to the disk and closes; throws when the disk did not take everything. The destructor closes without a promise.
   void sync_and_close();
 
@@ -76,5 +78,8 @@ class FileWriter {
   int descriptor_ = -1;
   std::size_t written_ = 0;
 };
+
+// A whole file, closed with a look at what the file system says.
+void write_plain_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace baleen

@@ -70,7 +70,7 @@ void write_model_weights(const std::filesystem::path& folder, const std::vector<
   }
   if (files == 1) return;
   const nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  FileWriter(folder / "model.safetensors.index.json").write(dump_json(index, 2) + "\n");
+  write_plain_file(folder / "model.safetensors.index.json", dump_json(index, 2) + "\n");
 }
 
 }  // namespace baleen::checkpoint

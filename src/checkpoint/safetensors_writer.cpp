@@ -82,7 +82,10 @@ void SafetensorsWriter::append_part(const void* data, std::size_t bytes) {
 
 SafetensorsWriter::Result SafetensorsWriter::finish() {
   BALEEN_CHECK(next_ == tensors_.size(), "written", next_, "of", tensors_.size());
-  if (care_ == Care::copy) return {file_.bytes_written(), ""};
+  if (care_ == Care::copy) {
+    file_.close();
+    return {file_.bytes_written(), ""};
+  }
   file_.sync_and_close();
   return {file_.bytes_written(), hash_.hex()};
 }

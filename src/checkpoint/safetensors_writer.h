@@ -40,7 +40,7 @@ class SafetensorsWriter {
   std::string append(const void* data, std::size_t bytes, const std::stop_token& stop = {});
   // The next bytes of the next tensor; parts must end where tensors end.
   void append_part(const void* data, std::size_t bytes);
-  // After the last tensor: flushes to the disk and closes, or leaves closing to the destructor.
+  // After the last tensor: flushes to the disk and closes, or closes alone.
   Result finish();
 
  private:

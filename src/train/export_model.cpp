@@ -80,7 +80,7 @@ void write_folder(ModelFolder& model, const fs::path& out, const std::string& dt
                   const std::map<std::string, std::string>& tokenizer_files) {
   require_new(out);
   TemporaryPath folder(out, TemporaryPath::Kind::folder);
-  const auto write = [&](const std::string& file, std::string_view content) { FileWriter(folder.path() / file).write(content); };
+  const auto write = [&](const std::string& file, std::string_view content) { write_plain_file(folder.path() / file, content); };
   const std::vector<ExportTensor> tensors = tensors_of(model.config());
   std::string name = dtype == "bf16" ? "bfloat16" : "float32";
   if (dtype == "auto" && model.weights() != nullptr) {

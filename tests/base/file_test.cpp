@@ -1,6 +1,8 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <thread>
 #include <vector>
@@ -22,6 +24,25 @@ TEST(WriteFileAtomically, ReplacesOrLeavesNothingBehind) {
   fs::create_directory(folder / "taken");
   EXPECT_THROW(write_file_atomically(folder / "taken", "text"), Error);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+// A descriptor that somebody else has closed stands for a file system that fails at the end.
+TEST(FileWriter, ClosingTellsOfFailuresOnce) {
+  const TemporaryFolder folder;
+  FileWriter sound(folder / "sound");
+  sound.write("text");
+  sound.close();
+  sound.close();
+  EXPECT_EQ(read_file(folder / "sound"), "text");
+  const int before = ::open("/dev/null", O_RDONLY | O_CLOEXEC);  // the number that the next file gets
+  ::close(before);
+  FileWriter failing(folder / "failing");
+  failing.write("text");
+  ASSERT_EQ(::close(before), 0);
+  EXPECT_THROW(failing.close(), Error);
+  EXPECT_NO_THROW(failing.close());
+  write_plain_file(folder / "plain", "whole");
+  EXPECT_EQ(read_file(folder / "plain"), "whole");
 }
 
 TEST(WriteFileAtomically, ManyWritersAndAReaderNeverSeeAMixture) {
