@@ -18,6 +18,8 @@ struct PretokenizerStep {
   Kind kind = Kind::expression;
   std::string expression;  // "": GPT-2's
   bool individual_digits = false;
+  enum class Keeps { everything, matches, others };  // of the pieces; the rest of the text is thrown away
+  Keeps keeps = Keeps::everything;
 };
 
 struct TokenizerJson {
