@@ -184,6 +184,31 @@ TEST(HuggingFaceJson, AnUnknownTokenNeedsEveryByte) {
                "the unk_token <|endoftext|>", "\u0100");
 }
 
+TEST(HuggingFaceJson, TokensThatOtherFilesAddAreNamed) {
+  const std::string main = read_file(golden_folder("qwen2/tokenizer.json"));
+  const auto with = [&](const char* file, const std::string& content) {
+    return HuggingFaceTokenizer({{"tokenizer.json", main}, {file, content}}, "t.json").vocabulary_size();
+  };
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":702,"<|user|>":704})"), ExitCode::bad_data, "t.json",
+               "\"<|user|>\" (704, added_tokens.json)", "save_pretrained");
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":700})"), ExitCode::bad_data, "\"<|im_end|>\" (700");
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":"x"})"), ExitCode::bad_data, "malformed added_tokens.json");
+  EXPECT_ERROR((void)with("tokenizer_config.json", R"({"added_tokens_decoder":{"704":{"content":"<|user|>"}}})"), ExitCode::bad_data,
+               "t.json", "\"<|user|>\" (704, tokenizer_config.json)");
+  EXPECT_ERROR((void)with("tokenizer_config.json", R"({"added_tokens_decoder":{"7x":{"content":"<|user|>"}}})"), ExitCode::bad_data,
+               "the id 7x");
+  EXPECT_EQ(with("tokenizer_config.json", R"({"added_tokens_decoder":{"702":{"content":"<|im_end|>"},"64":{"content":"a"}}})"), 704);
+}
+
+TEST(HuggingFaceJson, AFolderWithoutTokenizerJsonSaysSo) {
+  const TemporaryFolder folder;
+  folder.write("vocab.json", "{}");
+  EXPECT_EQ(load_folder_tokenizer(folder.path()), nullptr);
+  folder.write("merges.txt", "");
+  EXPECT_ERROR((void)load_folder_tokenizer(folder.path()), ExitCode::bad_data, folder.path().string(), "tokenizer.json is missing",
+               "AutoTokenizer.from_pretrained(...).save_pretrained(...)");
+}
+
 TEST(Nfc, ComposesAndOrders) {
   const NfcNormalizer nfc;
   std::string memory;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/declared_tokens.h"
 
 namespace baleen {
 namespace {
@@ -104,7 +105,24 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJson described, std::map<std
     else
       steps_.push_back({step.expression.empty() ? Pretokenizer::gpt2() : Pretokenizer::compile(step.expression, where), false, step.keeps});
   }
+  check_declared(described, where);
   choose_end_of_document(described, where);
+}
+
+// transformers adds them to what tokenizer.json has, and then their text has ids of its own.
+void HuggingFaceTokenizer::check_declared(const TokenizerJson& described, const std::string& where) const {
+  std::vector<DeclaredToken> missing;
+  for (const DeclaredToken& token : declared_tokens(files_)) {
+    const bool added = std::ranges::any_of(described.added,
+                                           [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; });
+    const bool entry = std::ranges::any_of(described.vocabulary,
+                                           [&](const auto& other) { return other.second == token.id && other.first == token.content; });
+    if (!added && !entry) missing.push_back(token);
+  }
+  if (!missing.empty())
+    throw Error(ExitCode::bad_data, "tokens that tokenizer.json does not have under these ids: " + some_of(missing), where,
+                "write the folder's tokenizer.json anew with AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers, or "
+                "give a copy of tokenizer.json without the other files");
 }
 
 void HuggingFaceTokenizer::choose_end_of_document(const TokenizerJson& described, const std::string& where) {

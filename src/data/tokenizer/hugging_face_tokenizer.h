@@ -45,6 +45,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   struct Scratch;
   HuggingFaceTokenizer(TokenizerJson described, std::map<std::string, std::string> files, const std::string& where);
   static BytePairEncoder make_encoder(const TokenizerJson& described, std::vector<std::int32_t>& ids, const std::string& where);
+  void check_declared(const TokenizerJson& described, const std::string& where) const;
   void choose_end_of_document(const TokenizerJson& described, const std::string& where);
   bool may_divide_token(std::string_view text, std::size_t at) const;
   void encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;

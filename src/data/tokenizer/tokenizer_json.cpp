@@ -243,4 +243,18 @@ bool is_byte_level(std::string_view text) {
   return step != document.end() && cuts_into_bytes(*step);
 }
 
+std::vector<DeclaredToken> added_tokens_of(std::string_view text) {
+  const json document = parse_json(text, "tokenizer.json", {}, again);
+  std::vector<DeclaredToken> tokens;
+  const auto added = document.find("added_tokens");
+  if (added == document.end() || !added->is_array()) return tokens;
+  for (const json& token : *added) {
+    if (!token.is_object() || !token.contains("content") || !token["content"].is_string() || !token.contains("id") ||
+        !token["id"].is_number_integer())
+      throw Error(ExitCode::bad_data, "malformed tokenizer.json: an added token " + printable(dump_json(token)), "tokenizer.json", again);
+    tokens.push_back({token["content"].get<std::string>(), token["id"].get<std::int64_t>(), "tokenizer.json"});
+  }
+  return tokens;
+}
+
 }  // namespace baleen
