@@ -67,10 +67,10 @@ std::string ModelWeights::unread(const fs::path& folder) {
 
 ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
   std::error_code ignored;
-  if (fs::exists(folder / index_file, ignored)) {
-    open_indexed(folder / index_file);
-  } else if (fs::exists(folder / single_file, ignored)) {
+  if (fs::exists(folder / single_file, ignored)) {  // before an index, as in transformers
     add_all(open(single_file));
+  } else if (fs::exists(folder / index_file, ignored)) {
+    open_indexed(folder / index_file);
   } else {
     const bool pickled = fs::exists(folder / "pytorch_model.bin", ignored) || fs::exists(folder / "pytorch_model.bin.index.json", ignored);
     throw Error(ExitCode::bad_data, fmt::format("no weights: neither {} nor {} is here", single_file, index_file), folder.string(),
@@ -151,6 +151,27 @@ void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
   if (!others.empty())
     throw Error(ExitCode::bad_data, fmt::format("tensors that the model does not have: {}", some_of(others)), folder_.string(),
                 "use the config.json that belongs to these weights");
+  if (const auto stored_head = stored_.find(head); tied && stored_head != stored_.end() && !used.contains(head)) {
+    const auto embedding = std::ranges::find_if(
+        matched_, [](const auto& entry) { return entry.first.ends_with("embed_tokens.weight") || entry.first.ends_with("wte.weight"); });
+    if (embedding != matched_.end() && !same_bytes(stored_head->second, embedding->second))
+      throw Error(ExitCode::bad_data,
+                  fmt::format("{} is stored and is not {}, though config.json ties the two", head, printable(embedding->first)),
+                  folder_.string(), "set \"tie_word_embeddings\": false in config.json");
+  }
+}
+
+bool ModelWeights::same_bytes(const Place& a, const Place& b) const {
+  if (a.tensor->type != b.tensor->type || a.tensor->shape != b.tensor->shape) return false;
+  const std::size_t bytes = static_cast<std::size_t>(a.tensor->elements()) * stored_type_bytes(a.tensor->type);
+  std::vector<std::byte> left(std::min(bytes, std::size_t{1} << 20)), right(left.size());
+  for (std::size_t done = 0; done < bytes; done += left.size()) {
+    const std::size_t count = std::min(left.size(), bytes - done);
+    readers_.at(a.file).read_at(a.file->header().data_begin + a.tensor->begin + done, left.data(), count);
+    readers_.at(b.file).read_at(b.file->header().data_begin + b.tensor->begin + done, right.data(), count);
+    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count), right.begin())) return false;
+  }
+  return true;
 }
 
 const ModelWeights::Place& ModelWeights::place(const std::string& name) const {

@@ -1,5 +1,5 @@
-// The weights of a Hugging Face folder: model.safetensors, or several files with model.safetensors.index.json. Any range of any parameter
-// is read by itself, so that a rank takes what it keeps and nothing more.
+// The weights of a Hugging Face folder: model.safetensors, or (where that is not there) several files with model.safetensors.index.json.
+// Any range of any parameter is read by itself, so that a rank takes what it keeps and nothing more.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ class ModelWeights {
   const std::filesystem::path& folder() const { return folder_; }
 
   // Finds each wanted tensor, under its name or under that without its first part (files saved from the model without its head lack
-  // "transformer." or "model."). With `tied` a stored lm_head.weight is passed by; buffers that are computed (rotary frequencies, causal
-  // masks) always are. Throws Error(bad_data) naming what is missing, of another shape, not floating-point, or not of the model.
-  // read() and stored() take the wanted names afterwards.
+  // "transformer." or "model."). With `tied` a stored lm_head.weight is passed by where its bytes are the embedding's; buffers that are
+  // computed (rotary frequencies, causal masks) always are. Throws Error(bad_data) naming what is missing, of another shape, not
+  // floating-point, not of the model, or a head of its own though `tied`. read() and stored() take the wanted names afterwards.
   void match(std::span<const WantedTensor> wanted, bool tied);
 
   // Elements of `wanted` as fp32, out [wanted.elements()]; only weights.
@@ -58,6 +58,7 @@ class ModelWeights {
   const SafetensorsFile& open(const std::string& name);
   void add_all(const SafetensorsFile& file);
   const Place& place(const std::string& name) const;
+  bool same_bytes(const Place& a, const Place& b) const;
 
   std::filesystem::path folder_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name; for the headers

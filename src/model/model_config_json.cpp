@@ -51,6 +51,9 @@ class Reader {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
+  void require(const char* key) const {
+    if (find(key) == nullptr) throw Error(ExitCode::bad_data, fmt::format("{} is missing", key), where_, broken_remedy);
+  }
   bool has(const char* key) const { return object_.contains(key); }
   [[noreturn]] void wrong_type(const char* key, const char* expected) const {
     throw Error(ExitCode::bad_data, fmt::format("{}: expected {}", key, expected), where_, broken_remedy);
@@ -70,14 +73,20 @@ void read_rope_scaling(const Reader& reader, const std::string& where, ModelConf
   if (found == nullptr) found = reader.find("rope_parameters");
   if (found == nullptr) return;
   if (!found->is_object()) reader.wrong_type("rope_scaling", "an object");
-  const Reader inner(*found, where);
+  const Reader inner(*found, where + ": rope_scaling");
   inner.number("rope_theta", config.rope_theta);  // where transformers 5 keeps it
   inner.string("type", scaling.type);
   inner.string("rope_type", scaling.type);
+  if (scaling.type == "linear" || scaling.type == "llama3") inner.require("factor");
   inner.number("factor", scaling.factor);
+  if (scaling.type != "llama3") return;
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) inner.require(key);
   inner.number("low_freq_factor", scaling.low_freq_factor);
   inner.number("high_freq_factor", scaling.high_freq_factor);
+  // As transformers 5 has it: the key outside counts before the one inside.
+  scaling.original_max_position_embeddings = config.max_position_embeddings;
   inner.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
+  reader.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
 }
 
 // A window that bounds how far back a token sees would change the result without a word.
@@ -205,7 +214,7 @@ json carried_object(const ModelConfig& config) {
 
 // What is written in another form, or no longer true of the weights.
 void drop_outdated(json& carried) {
-  for (const char* key : {"rope_parameters", "layer_types", "dtype", "torch_dtype"}) carried.erase(key);
+  for (const char* key : {"rope_parameters", "original_max_position_embeddings", "layer_types", "dtype", "torch_dtype"}) carried.erase(key);
 }
 
 void append_ids(const json& value, std::vector<std::int32_t>& ids) {
@@ -231,7 +240,8 @@ ModelConfig read_model_config(const std::filesystem::path& config_json) {
 ModelConfig parse_model_config(const std::string& text, const std::string& where) {
   const json parsed = parse_json(text, where, json_limits, broken_remedy);
   const Reader reader(parsed, where);
-  std::string architecture = "llama";
+  std::string architecture;
+  reader.require("model_type");
   reader.string("model_type", architecture);
   ModelConfig config = default_model(architecture, where);
   if (reader.find("quantization_config") != nullptr) reader.unsupported("quantization_config");

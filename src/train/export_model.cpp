@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/temporary_path.h"
 #include "checkpoint/model_export.h"
 #include "data/tokenizer/tokenizer_folder.h"
@@ -111,7 +112,12 @@ void export_model(const fs::path& folder, const fs::path& out, const std::string
 
 void import_model(const fs::path& source, const std::string& tokenizer, const fs::path& out) {
   ModelFolder model(source);
-  write_folder(model, out, "auto", tokenizer.empty() ? folder_tokenizer_files(source) : tokenizer_files(*load_tokenizer(tokenizer)));
+  const std::shared_ptr<const Tokenizer> named = tokenizer.empty() ? nullptr : load_tokenizer(tokenizer);
+  const std::shared_ptr<const Tokenizer>& used = named != nullptr ? named : model.tokenizer();
+  if (used != nullptr && used->vocabulary_size() > model.config().vocab_size)
+    log::warning("the tokenizer has {} ids, the model {}: a text with one of those beyond cannot be fed to it", used->vocabulary_size(),
+                 model.config().vocab_size);
+  write_folder(model, out, "auto", named == nullptr ? folder_tokenizer_files(source) : tokenizer_files(*named));
 }
 
 }  // namespace baleen

@@ -76,6 +76,11 @@ std::span<const float> Generator::next_logits(std::span<const std::int32_t> ids)
 
 std::span<const float> Generator::logits(std::span<const std::int32_t> text) {
   BALEEN_CHECK(!text.empty() && static_cast<std::int64_t>(text.size()) <= capacity_, text.size(), capacity_);
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] < 0 || text[i] >= model_.vocab_size)
+      throw Error(ExitCode::bad_data,
+                  fmt::format("token id {} at position {} is outside the model's vocabulary of {}", text[i], i, model_.vocab_size),
+                  "prompt", "use the tokenizer that the model was trained with, or a text without that token");
   for (KvCache& layer : caches_) layer.length = 0;
   return next_logits(text);
 }

@@ -75,7 +75,7 @@ const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {
   try {
     tokenizer_ = load_folder_tokenizer(directory_);
   } catch (const Error& error) {  // the weights are of use without it
-    why_no_tokenizer_ = error.what_is_wrong();
+    why_no_tokenizer_ = error;
     log::warning("no tokenizer: {} ({})", error.what_is_wrong(), error.where());
   }
   return tokenizer_;
@@ -83,8 +83,10 @@ const std::shared_ptr<const Tokenizer>& ModelFolder::tokenizer() {
 
 const Tokenizer& ModelFolder::required_tokenizer() {
   if (tokenizer() == nullptr)
-    throw Error(ExitCode::bad_data, "the model carries no tokenizer" + (why_no_tokenizer_.empty() ? "" : ": " + why_no_tokenizer_),
-                directory_.string(), "train on files made by `baleen tokenize`, or set data.tokenizer");
+    throw Error(ExitCode::bad_data,
+                "the model carries no tokenizer" + (why_no_tokenizer_ ? ": " + why_no_tokenizer_->what_is_wrong() : std::string()),
+                why_no_tokenizer_ ? why_no_tokenizer_->where() : directory_.string(),
+                why_no_tokenizer_ ? why_no_tokenizer_->remedy() : "train on files made by `baleen tokenize`, or set data.tokenizer");
   return *tokenizer_;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/reader.h"
 #include "data/tokenizer/tokenizer.h"
@@ -43,7 +44,7 @@ class ModelFolder {
   std::string tokenizer_json_;  // a checkpoint's
   bool tokenizer_loaded_ = false;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::string why_no_tokenizer_;
+  std::optional<Error> why_no_tokenizer_;
 };
 
 }  // namespace baleen

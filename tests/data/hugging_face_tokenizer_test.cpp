@@ -125,10 +125,88 @@ TEST(HuggingFaceJson, NamesWhatIsNotSupported) {
   refused("/model/vocab/a", 1 << 30, "an id");
   refused("/added_tokens/0/single_word", true, "single_word");
   refused("/added_tokens/0/content", "", "without text");
+  refused("/pre_tokenizer/pretokenizers/0", {{"type", "ByteLevel"}, {"add_prefix_space", false}}, "ByteLevel behind ByteLevel");
+  refused("/pre_tokenizer",
+          {{"type", "Sequence"},
+           {"pretokenizers", {{{"type", "ByteLevel"}, {"add_prefix_space", false}}, {{"type", "Digits"}, {"individual_digits", true}}}}},
+          "Digits behind ByteLevel");
+  refused("/post_processor", {{"type", "RobertaProcessing"}}, "the post-processor RobertaProcessing");
+  refused("/post_processor", {{"type", "Sequence"}, {"processors", {{{"type", "BertProcessing"}}}}}, "the post-processor BertProcessing");
+  refused("/added_tokens/0/id", 5, "which the vocabulary gives to");
+  refused("/added_tokens/0/id", 701, "has the id 701 of the added token \"<|endoftext|>\"");
+  refused("/added_tokens/0/content", "a", "and 64 in the vocabulary");
+  refused("/added_tokens/0/content", "<|im_start|>", "there twice");
   auto without = parse_json(text, "test");
   without["added_tokens"] = nlohmann::json::array();
   EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(without)}}, "t.json"), ExitCode::bad_data,
                "no token ends a document", "tokenizer_config.json");
+}
+
+// The ids are those of tokenizers 0.23.3 for the same file.
+std::vector<std::int32_t> ids_of_changed(const nlohmann::json& patch, std::string_view text) {
+  const auto changed = parse_json(read_file(golden_folder("qwen2/tokenizer.json")), "test").patch(patch);
+  std::vector<std::int32_t> ids;
+  HuggingFaceTokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json").encode(text, ids);
+  return ids;
+}
+
+TEST(HuggingFaceJson, RemovedThrowsTextAway) {
+  const auto removed = [](bool invert) {
+    const nlohmann::json split{{"type", "Split"}, {"pattern", {{"Regex", "\\w+"}}}, {"behavior", "Removed"}, {"invert", invert}};
+    return ids_of_changed({{{"op", "replace"}, {"path", "/pre_tokenizer/pretokenizers/0"}, {"value", split}}}, "ab, cd! the  x");
+  };
+  EXPECT_EQ(removed(true), (std::vector<std::int32_t>{64, 65, 66, 67, 425, 87}));
+  EXPECT_EQ(removed(false), (std::vector<std::int32_t>{11, 220, 0, 220, 293}));
+}
+
+TEST(HuggingFaceJson, AddedTokensAreNormalizedAsTheTextIs) {
+  for (const char* content : {"\u212b", "\u212b b"}) {
+    const nlohmann::json token{{"id", 704}, {"content", content}, {"normalized", true}};
+    const nlohmann::json patch{{{"op", "add"}, {"path", "/added_tokens/-"}, {"value", token}}};
+    const std::string rest = std::string(content).substr(3);
+    for (const char* spelling : {"\u212b", "\u00c5", "A\u030a"})
+      EXPECT_EQ(ids_of_changed(patch, "x" + (spelling + rest) + "y"), (std::vector<std::int32_t>{87, 704, 88})) << content;
+  }
+  auto changed = parse_json(read_file(golden_folder("qwen2/tokenizer.json")), "test");
+  changed["added_tokens"].push_back({{"id", 704}, {"content", "\u212b b"}, {"normalized", true}});
+  const HuggingFaceTokenizer tokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json");
+  EXPECT_EQ(tokenizer.safe_cut("one tA\u030a b"), 3u);  // not within the token, however it is spelled
+  EXPECT_EQ(tokenizer.safe_cut("one tA\u030a c"), 3u);
+  EXPECT_EQ(tokenizer.safe_cut("one tA b"), 6u);
+}
+
+TEST(HuggingFaceJson, AnUnknownTokenNeedsEveryByte) {
+  auto changed = parse_json(read_file(golden_folder("qwen2/tokenizer.json")), "test");
+  changed["model"]["unk_token"] = "<|endoftext|>";
+  EXPECT_NO_THROW((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json"));  // never used
+  changed["model"]["vocab"].erase("\u0100");
+  EXPECT_ERROR((void)HuggingFaceTokenizer({{"tokenizer.json", dump_json(changed)}}, "t.json"), ExitCode::bad_data, "t.json",
+               "the unk_token <|endoftext|>", "\u0100");
+}
+
+TEST(HuggingFaceJson, TokensThatOtherFilesAddAreNamed) {
+  const std::string main = read_file(golden_folder("qwen2/tokenizer.json"));
+  const auto with = [&](const char* file, const std::string& content) {
+    return HuggingFaceTokenizer({{"tokenizer.json", main}, {file, content}}, "t.json").vocabulary_size();
+  };
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":702,"<|user|>":704})"), ExitCode::bad_data, "t.json",
+               "\"<|user|>\" (704, added_tokens.json)", "save_pretrained");
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":700})"), ExitCode::bad_data, "\"<|im_end|>\" (700");
+  EXPECT_ERROR((void)with("added_tokens.json", R"({"<|im_end|>":"x"})"), ExitCode::bad_data, "malformed added_tokens.json");
+  EXPECT_ERROR((void)with("tokenizer_config.json", R"({"added_tokens_decoder":{"704":{"content":"<|user|>"}}})"), ExitCode::bad_data,
+               "t.json", "\"<|user|>\" (704, tokenizer_config.json)");
+  EXPECT_ERROR((void)with("tokenizer_config.json", R"({"added_tokens_decoder":{"7x":{"content":"<|user|>"}}})"), ExitCode::bad_data,
+               "the id 7x");
+  EXPECT_EQ(with("tokenizer_config.json", R"({"added_tokens_decoder":{"702":{"content":"<|im_end|>"},"64":{"content":"a"}}})"), 704);
+}
+
+TEST(HuggingFaceJson, AFolderWithoutTokenizerJsonSaysSo) {
+  const TemporaryFolder folder;
+  folder.write("vocab.json", "{}");
+  EXPECT_EQ(load_folder_tokenizer(folder.path()), nullptr);
+  folder.write("merges.txt", "");
+  EXPECT_ERROR((void)load_folder_tokenizer(folder.path()), ExitCode::bad_data, folder.path().string(), "tokenizer.json is missing",
+               "AutoTokenizer.from_pretrained(...).save_pretrained(...)");
 }
 
 TEST(Nfc, ComposesAndOrders) {
@@ -144,6 +222,7 @@ TEST(Nfc, ComposesAndOrders) {
   EXPECT_EQ(normalized("\u2126\u212b\uf900"), "\u03a9\u00c5\u8c48");  // singletons
   EXPECT_EQ(normalized("\u0958"), "\u0915\u093c");                    // excluded from composition
   EXPECT_EQ(normalized("\u09c7\u09be"), "\u09cb");                    // a second half without a combining class
+  EXPECT_EQ(normalized("a\ua953\u0323"), "\u1ea1\ua953");             // marks between the ideographs and the Hangul syllables
   EXPECT_EQ(normalized("e\xff\xcc\x81"), "e\xff\xcc\x81");            // nothing joins across a byte that is no character
 }
 

@@ -9,9 +9,9 @@ namespace {
 
 using Pieces = std::vector<std::string>;
 
-Pieces split(std::string_view text, bool jit = true) {
+Pieces split(const Pretokenizer& pretokenizer, std::string_view text) {
   std::vector<std::size_t> ends;
-  Pretokenizer::gpt2(jit)->split(text, ends);
+  pretokenizer.split(text, ends);
   Pieces pieces;
   std::size_t begin = 0;
   for (const std::size_t end : ends) {
@@ -20,6 +20,10 @@ Pieces split(std::string_view text, bool jit = true) {
   }
   EXPECT_EQ(begin, text.size());
   return pieces;
+}
+
+Pieces split(std::string_view text, bool jit = true) {
+  return split(*Pretokenizer::gpt2(jit), text);
 }
 
 // Text that mixes everything the expression tells apart, by chance.
@@ -97,6 +101,91 @@ TEST(Pretokenizer, CutsOnlyWhereBothSidesSplitAsTheWholeDoes) {
     ASSERT_EQ(joined, split(text + more)) << "seed " << seed << " cut " << cut;
   }
   EXPECT_GT(cuts, 2000u);
+}
+
+// The pieces are those of tokenizers 0.23.3: pre_tokenizers.Split(Regex(expression), "isolated").
+TEST(Pretokenizer, ReadsExpressionsAsOnigurumaDoes) {
+  struct Case {
+    const char *expression, *text, *pieces;
+  };
+  const Case cases[]{
+      {"('s|'t)| ?\\p{L}+|\\p{N}+|\\s+", "it's 12", "it|'s| |12"},
+      {"(?=(?:\\p{N}{3})+(?!\\p{N}))", "1234567", "1|234|567"},
+      {"(?=(?:\\p{N}{3})+(?!\\p{N}))", "x 123456", "x |123|456"},
+      {"a*", "baab", "b|aa|b"},
+      {"x|", "axb", "a|x|b"},
+      {"[\\p{Han}]+", "你、好。々〆、", "你|、|好|。|々|〆、"},
+      {"\\p{^Han}+", "你、好。", "你|、|好|。"},
+      {"\\P{ han }+", "你、好。", "你|、|好|。"},
+      {"[^\\p{Han}]", "你、好。", "你|、|好|。"},
+      {"\\p{Hiragana}|\\p{Katakana}+", "ーカタ・カひら、", "ー|カタ|・|カ|ひ|ら|、"},
+      {"\\w+", "\u0939\u093f\u0928\u094d\u0926\u0940 x_y ①Ⅷ² _\u203f_", "\u0939\u093f\u0928\u094d\u0926\u0940| |x_y| ①|Ⅷ²| |_\u203f_"},
+      {"\\W+", "\u0939\u093f\u0928\u094d\u0926\u0940 x_y ①Ⅷ²", "\u0939\u093f\u0928\u094d\u0926\u0940| |x_y| ①|Ⅷ²"},
+      {"[\\w-]+", "\u0939\u093f\u0928\u094d\u0926\u0940-x ①x².", "\u0939\u093f\u0928\u094d\u0926\u0940-x| ①|x|²."},
+      {"[^\\w]", "x²①", "x|²|①"},
+      {"(?i:\\w)+|(?!\\w).", "x²①y", "x²|①|y"},
+      {"\\h+", "facing xyz", "fac|ing xyz"},
+      {"[\\h_]+", "fa_cing", "fa_c|ing"},
+      {"\\H+", "facing", "fac|ing"},
+      {"\\b", "\u0939\u093f\u0928\u094d\u0926\u0940 ab1 ①x²", "\u0939\u093f\u0928\u094d\u0926\u0940| |ab1| ①|x²"},
+      {"\\B", "\u0939\u093f\u0928\u094d ab1 ①x", "\u0939|\u093f|\u0928|\u094d a|b|1 |①x"},
+      {"\\p{N}{1,3}(?=(?:\\p{N}{3})*\\b)", "x1234567 12", "x|1|234|567| |12"},
+      {"^.", "ab\nc\n\nd\n", "a|b\n|c|\n\n|d|\n"},
+      {".$", "ab\nc\n\nd", "a|b|\n|c|\n\n|d"},
+      {"$", "a\n\nb\n", "a|\n|\nb|\n"},
+      {"^", "\na\n\nb\n", "\n|a\n|\n|b\n"},
+      {"\\A.|.\\Z", "ab\ncd\n", "a|b\nc|d|\n"},
+      {"\\p{N}{1,3}+", "1234567", "1234567"},
+      {"\\p{N}{2}?", "12345", "12|34|5"},
+      {"(?:x\\p{N}{1,2})+?y?", "x12x1y", "x12|x1y"},
+      {"x{,2}y", "xxxy", "x|xxy"},
+      {"x{1,2y}+", "x{1,2y}}", "x{1,2y}}"},
+      {"(?m:b.+)", "a\nb\nc", "a\n|b\nc"},
+      {"(?mx: b .+ # to the end\n)", "a\nb\nc", "a\n|b\nc"},
+      {"(?i)AB|c", "xaBC", "x|aB|C"},
+      {"\\p{Letter}+|\\p{Decimal_Number}", "ab12", "ab|1|2"},
+      {"x(?#c\\))+", "axxb", "a|xx|b"},
+      {"\\v", "a\013b\nc", "a|\013|b\nc"},
+      {"\\u4f60|\\x{597d}|\\x41", "A你好", "A|你|好"},
+      {"[]a]+", "x]ay", "x|]a|y"},
+      {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}|"
+       " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+       "It'S theTest 1234 + x//  y", "It'S| the|Test| |123|4| +| x|//| | y"},
+      {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+       "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+       "x[ab] \\cd \u0939\u093f\u0928\u094d\u0926\u0940!!\n  ok", "x|[ab|]| \\|cd| \u0939\u093f\u0928\u094d\u0926\u0940|!!\n| | ok"},
+      {"[\\b]", "ab\010", "ab|\010"},
+  };
+  for (const Case& test : cases) {
+    std::string joined;
+    for (const std::string& piece : split(*Pretokenizer::compile(test.expression, "test"), test.text))
+      joined += (joined.empty() ? "" : "|") + piece;
+    EXPECT_EQ(joined, test.pieces) << test.expression;
+  }
+}
+
+TEST(Pretokenizer, NamesWhatOnigurumaReadsInAnotherWay) {
+  for (const char* construct : {"\\X",  "\\R",   "\\N",       "\\K", "\\G", "\\Q", "\\E",  "\\V", "\\O", "\\y",
+                                "\\pL", "\\xff", "[:alpha:]", "[a[", "&&",  "\\W", "(?i)", "(*",  "(?s", "\\p{In_Basic_Latin}"}) {
+    const std::string text = construct, expression = text == "[:alpha:]" ? "[[:alpha:]]"
+                                                     : text == "[a["     ? "[a[b]]"
+                                                     : text == "&&"      ? "[\\p{L}&&a]"
+                                                     : text == "\\W"     ? "[\\W]"
+                                                     : text == "(?i)"    ? "a(?i)b|c"
+                                                     : text == "(*"      ? "(*LF)a"
+                                                     : text == "(?s"     ? "(?s:.)"
+                                                                         : text + ".";
+    const std::string named = text == "\\pL" ? "\\p" : text;
+    EXPECT_ERROR((void)Pretokenizer::compile(expression, "t.json"), ExitCode::bad_data, "t.json", "with \"" + named, "tiktoken");
+  }
+  EXPECT_ERROR((void)Pretokenizer::compile("a(b", "t.json"), ExitCode::bad_data, "PCRE2 does not read: missing", "behind \"a(b\"",
+               "tiktoken");
+}
+
+TEST(Pretokenizer, SaysWhichLimitAMatchReached) {
+  const auto pretokenizer = Pretokenizer::compile("(?:a+)+[bc]", "t.json");
+  std::vector<std::size_t> ends;
+  EXPECT_ERROR(pretokenizer->split(std::string(60, 'a') + "d", ends), ExitCode::bad_data, "t.json", "limit", "token file");
 }
 
 TEST(Pretokenizer, FindsTheLastSafeCut) {

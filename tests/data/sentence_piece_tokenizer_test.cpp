@@ -86,6 +86,29 @@ TEST_F(SentencePiece, SerialisesAndIsCarriedOver) {
   EXPECT_EQ(tokenizer_files(*again), folder_tokenizer_files(golden_path("sentencepiece")));
 }
 
+// transformers gives them ids of their own, behind the model's.
+TEST_F(SentencePiece, TokensThatOtherFilesAddAreNamed) {
+  const std::int32_t pieces = tokenizer->vocabulary_size();
+  const auto refused = [&](const char* file, const std::string& content, const std::string& named) {
+    const TemporaryFolder folder;
+    folder.write("tokenizer.model", read_file(golden_path("sentencepiece/tokenizer.model")));
+    folder.write(file, content);
+    EXPECT_ERROR((void)load_folder_tokenizer(folder.path()), ExitCode::bad_data, folder.path().string(), named, "--tokenizer");
+  };
+  const auto numbered = [](std::string text, std::int32_t id) { return text.replace(text.find('#'), 1, std::to_string(id)); };
+  const std::string named = "\"<|user|>\" (" + std::to_string(pieces);
+  refused("added_tokens.json", numbered(R"({"<s>":1,"<|user|>":#})", pieces), named);
+  refused("tokenizer_config.json", numbered(R"({"added_tokens_decoder":{"1":{"content":"<s>"},"#":{"content":"<|user|>"}}})", pieces),
+          named);
+  const std::string json = R"({"pre_tokenizer":null,"added_tokens":[{"id":1,"content":"<s>"},{"id":#,"content":"<|user|>"}]})";
+  refused("tokenizer.json", numbered(json, pieces), named);
+  const TemporaryFolder folder;
+  folder.write("tokenizer.model", read_file(golden_path("sentencepiece/tokenizer.model")));
+  folder.write("tokenizer.json", numbered(json, pieces - 1));
+  folder.write("added_tokens.json", R"({"<s>":1})");
+  EXPECT_EQ(load_folder_tokenizer(folder.path())->vocabulary_size(), pieces);
+}
+
 TEST_F(SentencePiece, DamageIsNamed) {
   const TemporaryFolder folder;
   const std::string model = read_file(golden_path("sentencepiece/tokenizer.model"));

@@ -134,6 +134,41 @@ TEST(ModelConfig, AbsentKeysAreWhatTransformersTakes) {
   EXPECT_NE(refusal(mistral, nlohmann::json::object()).find("sliding_window"), std::string::npos);
 }
 
+TEST(ModelConfig, RopeScalingHasItsKeys) {
+  const nlohmann::json whole{{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    auto scaling = whole;
+    scaling.erase(key);
+    try {
+      parse_model_config(with("rope_scaling", scaling), "config.json");
+      ADD_FAILURE() << key;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find(std::string(key) + " is missing"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(code_of(with("rope_scaling", {{"type", "linear"}})), ExitCode::bad_data);
+  EXPECT_EQ(code_of(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), ExitCode::done);
+  EXPECT_EQ(code_of(with("rope_scaling", {{"type", "default"}})), ExitCode::done);
+  // original_max_position_embeddings: outside, else inside, else max_position_embeddings (transformers 5.24).
+  auto object = parse_json(with("rope_scaling", whole), "test");
+  const auto original = [&] { return parse_model_config(dump_json(object), "config.json").rope_scaling.original_max_position_embeddings; };
+  EXPECT_EQ(original(), 512);
+  object["rope_scaling"]["original_max_position_embeddings"] = 128;
+  EXPECT_EQ(original(), 128);
+  object["original_max_position_embeddings"] = 64;
+  EXPECT_EQ(original(), 64);
+  ModelConfig changed = parse_model_config(dump_json(object), "config.json");
+  changed.rope_scaling.original_max_position_embeddings = 32;
+  EXPECT_EQ(parse_model_config(model_config_json(changed), "again").rope_scaling.original_max_position_embeddings, 32);
+}
+
+TEST(ModelConfig, ModelTypeIsRequired) {
+  auto object = parse_json(llama_json, "test");
+  object.erase("model_type");
+  EXPECT_EQ(code_of(dump_json(object)), ExitCode::bad_data);
+}
+
 TEST(ModelConfig, RefusesByNameWhatAFamilyDoesNotHave) {
   const auto names = [](const std::string& message, const char* word) { EXPECT_NE(message.find(word), std::string::npos) << message; };
   names(refusal(family_json("mistral"), {{"sliding_window", 4096}}), "sliding_window");

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "base/error.h"
+
 namespace baleen {
 namespace {
 
@@ -50,6 +52,18 @@ TEST(Generator, GoesOnWhenTheCacheIsFull) {
   // Up to the first time the cache is full nothing differs from a larger one.
   const std::vector<std::int32_t> large = generate(32, {1, 2, 3}, 6);
   EXPECT_TRUE(std::equal(large.begin(), large.end(), ids.begin()));
+}
+
+TEST(Generator, IdsOfThePromptBeyondTheVocabularyAreNamed) {
+  for (const std::int32_t id : {31, -1}) {
+    try {
+      generate(8, {1, id}, 1);
+      ADD_FAILURE() << id;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find("token id " + std::to_string(id) + " at position 1"), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(SampleToken, TemperatureZeroTakesTheFirstOfTheLargest) {

@@ -295,6 +295,38 @@ TEST_F(Damaged, NamesWithoutTheirFirstPartAndBuffersAreTaken) {
   expect_same_weights(testing::golden_file("folders/gpt2"), folder.path());
 }
 
+TEST_F(Damaged, ATiedHeadIsTheEmbedding) {
+  take("gpt2");
+  std::vector<std::byte> other(held("transformer.wte.weight").data.begin(), held("transformer.wte.weight").data.end());
+  other.back() ^= std::byte{1};
+  const checkpoint::StoredType type = held("transformer.wte.weight").type;
+  tensors.push_back({"lm_head.weight", type, held("transformer.wte.weight").shape, other});
+  write();
+  refused({"lm_head.weight is stored and is not transformer.wte.weight", "\"tie_word_embeddings\": false"});
+}
+
+TEST_F(Damaged, OneFileCountsBeforeAnIndex) {
+  take("gpt2");
+  write();
+  testing::write_text(folder / "model.safetensors.index.json", R"({"weight_map":{"transformer.wte.weight":"missing.safetensors"}})");
+  expect_same_weights(testing::golden_file("folders/gpt2"), folder.path());
+}
+
+TEST_F(Damaged, AMissingTokenizerJsonIsNamedWithItsRemedy) {
+  take("gpt2");
+  write();
+  testing::write_text(folder / "vocab.json", "{}");
+  testing::write_text(folder / "merges.txt", "");
+  ModelFolder opened(folder.path());
+  try {
+    (void)opened.required_tokenizer();
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("tokenizer.json is missing"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("save_pretrained"));
+  }
+}
+
 TEST_F(Damaged, EveryKindIsNamed) {
   take("qwen3");
   const std::string name = "model.layers.1.self_attn.k_norm.weight";

@@ -30,6 +30,7 @@ class AddedTokens {
   void split(std::string_view text, std::vector<Part>& parts) const;
 
   bool empty() const { return tokens_.empty(); }
+  std::size_t longest() const { return tokens_.empty() ? 0 : tokens_.front().content.size(); }  // bytes
   // Whether a cut of the text at `at`, in front of white space, could divide a token or take from it white space that belongs to it.
   bool may_divide(std::string_view text, std::size_t at) const;
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/declared_tokens.h"
 
 namespace baleen {
 namespace {
@@ -18,10 +19,14 @@ const std::string& main_text(const std::map<std::string, std::string>& files, co
   return found->second;
 }
 
-std::vector<AddedToken> added_tokens(const TokenizerJson& described, bool normalized) {
+std::vector<AddedToken> added_tokens(const TokenizerJson& described, bool normalized, const NfcNormalizer* nfc = nullptr) {
   std::vector<AddedToken> chosen;
-  for (const AddedToken& token : described.added)
-    if (token.normalized == normalized) chosen.push_back(token);
+  std::string memory;
+  for (const AddedToken& token : described.added) {
+    if (token.normalized != normalized) continue;
+    chosen.push_back(token);
+    if (nfc != nullptr) chosen.back().content = nfc->normalize(token.content, memory);
+  }
   return chosen;
 }
 
@@ -44,7 +49,12 @@ constexpr const char* single_digits = R"(\p{N})";
 
 struct HuggingFaceTokenizer::Scratch {
   BytePairEncoder::Scratch pairs;
-  std::vector<std::size_t> ends, next;
+  struct Piece {
+    std::size_t begin = 0, end = 0;
+  };
+  std::vector<Piece> pieces, next;  // what a step throws away is in none
+  std::vector<std::size_t> ends;
+  std::vector<bool> matched;
   std::vector<AddedTokens::Part> parts;
   std::string normalized;
 };
@@ -79,8 +89,9 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::map<std::string, std::stri
 HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJson described, std::map<std::string, std::string> files, const std::string& where)
     : files_(std::move(files)),
       encoder_(make_encoder(described, ids_, where)),
+      nfc_(described.nfc ? std::make_shared<NfcNormalizer>() : nullptr),
       raw_(added_tokens(described, false)),
-      normalized_(added_tokens(described, true)),
+      normalized_(added_tokens(described, true, nfc_.get())),
       beginning_(described.beginning) {
   std::int32_t greatest = described.vocabulary.back().second;
   for (const AddedToken& token : described.added) greatest = std::max(greatest, token.id);
@@ -88,14 +99,30 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJson described, std::map<std
   bytes_.resize(static_cast<std::size_t>(greatest) + 1);
   for (const auto& [entry, id] : described.vocabulary) bytes_[static_cast<std::size_t>(id)] = decode_byte_characters(entry).value_or(entry);
   for (const AddedToken& token : described.added) bytes_[static_cast<std::size_t>(token.id)] = token.content;
-  if (described.nfc) nfc_ = std::make_shared<NfcNormalizer>();
   for (const PretokenizerStep& step : described.steps) {
     if (step.kind == PretokenizerStep::Kind::digits)
-      steps_.push_back({Pretokenizer::compile(step.individual_digits ? single_digits : digit_runs, where), true});
+      steps_.push_back({Pretokenizer::compile(step.individual_digits ? single_digits : digit_runs, where), true, step.keeps});
     else
-      steps_.push_back({step.expression.empty() ? Pretokenizer::gpt2() : Pretokenizer::compile(step.expression, where), false});
+      steps_.push_back({step.expression.empty() ? Pretokenizer::gpt2() : Pretokenizer::compile(step.expression, where), false, step.keeps});
   }
+  check_declared(described, where);
   choose_end_of_document(described, where);
+}
+
+// transformers adds them to what tokenizer.json has, and then their text has ids of its own.
+void HuggingFaceTokenizer::check_declared(const TokenizerJson& described, const std::string& where) const {
+  std::vector<DeclaredToken> missing;
+  for (const DeclaredToken& token : declared_tokens(files_)) {
+    const bool added = std::ranges::any_of(described.added,
+                                           [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; });
+    const bool entry = std::ranges::any_of(described.vocabulary,
+                                           [&](const auto& other) { return other.second == token.id && other.first == token.content; });
+    if (!added && !entry) missing.push_back(token);
+  }
+  if (!missing.empty())
+    throw Error(ExitCode::bad_data, "tokens that tokenizer.json does not have under these ids: " + some_of(missing), where,
+                "write the folder's tokenizer.json anew with AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers, or "
+                "give a copy of tokenizer.json without the other files");
 }
 
 void HuggingFaceTokenizer::choose_end_of_document(const TokenizerJson& described, const std::string& where) {
@@ -114,25 +141,26 @@ void HuggingFaceTokenizer::choose_end_of_document(const TokenizerJson& described
 }
 
 void HuggingFaceTokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
-  scratch.ends.assign(1, text.size());
+  using Keeps = PretokenizerStep::Keeps;
+  scratch.pieces.assign(1, {0, text.size()});
   for (const Step& step : steps_) {
     scratch.next.clear();
-    std::size_t begin = 0;
-    for (const std::size_t end : scratch.ends) {
-      const std::size_t first = scratch.next.size();
-      step.expression->split(text.substr(begin, end - begin), scratch.next);
-      if (begin > 0)
-        for (std::size_t i = first; i < scratch.next.size(); ++i) scratch.next[i] += begin;
-      begin = end;
+    for (const Scratch::Piece& piece : scratch.pieces) {
+      scratch.ends.clear();
+      scratch.matched.clear();
+      step.expression->split(text.substr(piece.begin, piece.end - piece.begin), scratch.ends,
+                             step.keeps == Keeps::everything ? nullptr : &scratch.matched);
+      std::size_t begin = piece.begin;
+      for (std::size_t i = 0; i < scratch.ends.size(); ++i) {
+        const std::size_t end = piece.begin + scratch.ends[i];
+        if (step.keeps == Keeps::everything || scratch.matched[i] == (step.keeps == Keeps::matches)) scratch.next.push_back({begin, end});
+        begin = end;
+      }
     }
-    std::swap(scratch.ends, scratch.next);
+    std::swap(scratch.pieces, scratch.next);
   }
   const std::size_t before = ids.size();
-  std::size_t begin = 0;
-  for (const std::size_t end : scratch.ends) {
-    encoder_.encode(text.substr(begin, end - begin), scratch.pairs, ids);
-    begin = end;
-  }
+  for (const Scratch::Piece& piece : scratch.pieces) encoder_.encode(text.substr(piece.begin, piece.end - piece.begin), scratch.pairs, ids);
   for (std::size_t i = before; i < ids.size(); ++i) ids[i] = ids_[static_cast<std::size_t>(ids[i])];
 }
 
@@ -162,6 +190,17 @@ std::string HuggingFaceTokenizer::to_json() const {
   return dump_json(nlohmann::json{{"kind", kind()}, {"files", files_}});
 }
 
+// Tokens that are found in the normalised text are looked for in the end of it, normalised.
+bool HuggingFaceTokenizer::may_divide_token(std::string_view text, std::size_t at) const {
+  if (raw_.may_divide(text, at)) return true;
+  if (nfc_ == nullptr) return normalized_.may_divide(text, at);
+  constexpr std::size_t most_growth = 12;  // bytes that compose to one
+  const std::size_t window = std::min(at, most_growth * normalized_.longest());
+  std::string memory;
+  const std::string_view end = nfc_->normalize(text.substr(at - window, window + 1), memory);
+  return normalized_.may_divide(end, end.size() - 1);
+}
+
 std::size_t HuggingFaceTokenizer::safe_cut(std::string_view text) const {
   // Digits are pieces of their own whatever stands beside them; the one expression decides.
   auto cuts = Pretokenizer::Cuts::nowhere;
@@ -170,7 +209,7 @@ std::size_t HuggingFaceTokenizer::safe_cut(std::string_view text) const {
     if (!step.digits) cuts = step.expression->cuts(), ++expressions;
   if (expressions != 1) return 0;
   std::size_t cut = Pretokenizer::safe_cut(text, cuts, text.size());
-  while (cut > 0 && (raw_.may_divide(text, cut) || normalized_.may_divide(text, cut))) cut = Pretokenizer::safe_cut(text, cuts, cut);
+  while (cut > 0 && may_divide_token(text, cut)) cut = Pretokenizer::safe_cut(text, cuts, cut);
   return cut;
 }
 

@@ -40,19 +40,22 @@ class HuggingFaceTokenizer : public Tokenizer {
   struct Step {
     std::shared_ptr<const Pretokenizer> expression;
     bool digits = false;
+    PretokenizerStep::Keeps keeps = PretokenizerStep::Keeps::everything;
   };
   struct Scratch;
   HuggingFaceTokenizer(TokenizerJson described, std::map<std::string, std::string> files, const std::string& where);
   static BytePairEncoder make_encoder(const TokenizerJson& described, std::vector<std::int32_t>& ids, const std::string& where);
+  void check_declared(const TokenizerJson& described, const std::string& where) const;
   void choose_end_of_document(const TokenizerJson& described, const std::string& where);
+  bool may_divide_token(std::string_view text, std::size_t at) const;
   void encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
   std::map<std::string, std::string> files_;
   std::vector<std::string> bytes_;  // by id
   std::vector<std::int32_t> ids_;   // of the encoder's tokens
   BytePairEncoder encoder_;
-  AddedTokens raw_, normalized_;              // found before and after normalising
   std::shared_ptr<const NfcNormalizer> nfc_;  // nullptr: none
+  AddedTokens raw_, normalized_;              // found before and after normalising; the latter's texts are normalised too
   std::vector<Step> steps_;
   std::vector<std::int32_t> beginning_;
   std::int32_t end_of_document_ = -1;

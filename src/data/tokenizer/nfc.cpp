@@ -49,8 +49,8 @@ NfcNormalizer::NfcNormalizer() : stable_(limit_ / 64, ~std::uint64_t{0}) {
   for (std::uint32_t point = 0x1161; point <= 0x11c2; ++point) clear(point);  // vowels and finals of Hangul, which join by rule
   std::array<utf8proc_int32_t, 16> parts{};
   for (std::uint32_t point = 0xc0; point < limit_; ++point) {
-    if (point >= 0x4e00 && point < first_surrogate)
-      continue;  // ideographs and Hangul syllables, and what lies between has no decomposition
+    // Ideographs and Hangul syllables are many and all stable; between them lie marks.
+    if ((point >= 0x4e00 && point <= 0x9fff) || (point >= 0xac00 && point <= 0xd7a3)) continue;
     if (point >= first_surrogate && point <= last_surrogate) continue;
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(point));
     if (property->combining_class != 0) clear(point);

@@ -7,6 +7,8 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "data/tokenizer/oniguruma.h"
 #include "data/tokenizer/utf8.h"
 
 namespace baleen {
@@ -46,6 +48,7 @@ bool ends_in_space(std::string_view text) {
 struct Pretokenizer::Code {
   pcre2_code* compiled = nullptr;
   bool jit = false, anchored = false;
+  std::string where;  // for errors
   ~Code() { pcre2_code_free(compiled); }
 
   // What PCRE2 says is wrong with the expression, or "".
@@ -55,16 +58,24 @@ struct Pretokenizer::Code {
     anchored = anchor;
     // split() hands over valid UTF-8 only, so that neither a check of the whole rest at each match (which would be quadratic) nor the
     // slower code of MATCH_INVALID_UTF is needed.
+    const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
+                                                                                                &pcre2_compile_context_free);
+    if (!context) throw std::bad_alloc();
+    pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // whatever the library was built with
     compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (anchor ? PCRE2_ANCHORED : 0u), &error, &at, nullptr);
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (anchor ? PCRE2_ANCHORED : 0u), &error, &at, context.get());
     if (compiled == nullptr) {
       std::array<PCRE2_UCHAR, 256> message{};
       pcre2_get_error_message(error, message.data(), message.size());
-      return std::string(reinterpret_cast<const char*>(message.data())) + " at character " + std::to_string(at);
+      const std::string_view read = expression.substr(0, at);
+      return std::string(reinterpret_cast<const char*>(message.data())) + ", behind \"" +
+             printable(read.substr(read.size() - std::min<std::size_t>(read.size(), 40))) + "\"";
     }
     jit = with_jit && pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
     return "";
   }
+  // The next match from `from` on: PCRE2's answer, which is ≥ 0, or PCRE2_ERROR_NOMATCH.
+  int find(std::string_view text, std::size_t from, pcre2_match_data* match) const;
 };
 
 Pretokenizer::Pretokenizer(std::unique_ptr<Code> code, Cuts cuts) : code_(std::move(code)), cuts_(cuts) {}
@@ -79,62 +90,74 @@ std::shared_ptr<const Pretokenizer> Pretokenizer::gpt2(bool jit) {
 
 std::shared_ptr<const Pretokenizer> Pretokenizer::compile(std::string_view expression, const std::string& where) {
   if (expression == gpt2_published) return gpt2();
-  std::string translated;
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const std::string_view two = expression.substr(i, 2);
-    if (two.size() == 2 && two[0] == '\\') {
-      translated += two == "\\s" ? "\\p{WSpace}" : two == "\\S" ? "\\P{WSpace}" : two;
-      ++i;
-    } else {
-      translated += expression[i];
-    }
-  }
+  const std::string translated = pcre2_from_oniguruma(expression, where);
   auto code = std::make_unique<Code>();
   if (const std::string problem = code->compile(translated, /*anchor=*/false, /*with_jit=*/true); !problem.empty())
-    throw Error(ExitCode::bad_data, "an expression that PCRE2 does not read: " + problem, where,
-                "take tokenizer.json from the model's own folder again");
+    throw Error(ExitCode::bad_data, "an expression that PCRE2 does not read: " + problem, where, other_tokenizer_files);
+  code->where = where;
   const bool like_cl100k = std::find(std::begin(cl100k_like), std::end(cl100k_like), expression) != std::end(cl100k_like);
   return std::shared_ptr<const Pretokenizer>(new Pretokenizer(std::move(code), like_cl100k ? Cuts::before_space : Cuts::nowhere));
 }
 
-void Pretokenizer::split_valid(std::string_view text, std::size_t offset, std::vector<std::size_t>& ends) const {
+int Pretokenizer::Code::find(std::string_view text, std::size_t from, pcre2_match_data* match) const {
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  int found = PCRE2_ERROR_JIT_STACKLIMIT;
+  if (jit) found = pcre2_jit_match(compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK, match, nullptr);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+    found = pcre2_match(compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, nullptr);
+  if (found >= 0 || found == PCRE2_ERROR_NOMATCH) return found;
+  std::array<PCRE2_UCHAR, 256> message{};
+  pcre2_get_error_message(found, message.data(), message.size());
+  throw Error(ExitCode::bad_data,
+              "an expression that cuts texts reached a limit of PCRE2: " + std::string(reinterpret_cast<const char*>(message.data())) +
+                  ", in a text of " + std::to_string(text.size()) + " bytes at byte " + std::to_string(from),
+              where, "give the text in shorter documents, or " + std::string(other_tokenizer_files).substr(std::string("give ").size()));
+}
+
+// As tokenizers goes from match to match: one of no character cuts where it is, but not where a match has just ended.
+void Pretokenizer::split_valid(std::string_view text, std::size_t offset, std::vector<std::size_t>& ends,
+                               std::vector<bool>* matched) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr),
                                                                                   &pcre2_match_data_free);
   if (!match) throw std::bad_alloc();
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const PCRE2_SIZE* vector = pcre2_get_ovector_pointer(match.get());
   std::size_t at = 0, from = 0;  // the end of the last piece; where to look
-  while (at < text.size()) {
-    int found = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (code_->jit) found = pcre2_jit_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match.get(), nullptr);
-    if (found == PCRE2_ERROR_NOMATCH && !code_->anchored) {
-      ends.push_back(offset + text.size());
-      return;
+  const auto piece = [&](std::size_t end, bool is_match) {
+    if (end == at) return;
+    ends.push_back(offset + end);
+    if (matched != nullptr) matched->push_back(is_match);
+    at = end;
+  };
+  bool first = true;
+  while (from < text.size()) {
+    // A match, though 0 where the expression has groups, for which `match` has no place.
+    if (code_->find(text, from, match.get()) == PCRE2_ERROR_NOMATCH) break;
+    const std::size_t begin = vector[0], end = vector[1];
+    if (begin == end && end == at && !first) {
+      from = end + std::max<std::size_t>(1, utf8_character(text.substr(end)));
+      continue;
     }
-    // With GPT-2's every character is a letter, a number, white space or else, so some branch matches; anything less is a limit of PCRE2.
-    BALEEN_CHECK(found > 0, "pcre2_match", found, "at", at, "of", text.size());
-    if (vector[1] == vector[0]) {  // matches nothing here: on by a character
-      from = vector[1] + std::max<std::size_t>(1, utf8_character(text.substr(vector[1])));
-      if (from < text.size()) continue;
-      ends.push_back(offset + text.size());
-      return;
-    }
-    if (vector[0] > at) ends.push_back(offset + vector[0]);  // what lies between two matches
-    at = from = vector[1];
-    ends.push_back(offset + at);
+    first = false;
+    piece(begin, false);  // what lies between two matches
+    piece(end, true);
+    from = end;
   }
+  // With GPT-2's every character is a letter, a number, white space or else, so some branch matches.
+  BALEEN_CHECK(!code_->anchored || at == text.size(), "at", at, "of", text.size());
+  piece(text.size(), false);
 }
 
-void Pretokenizer::split(std::string_view text, std::vector<std::size_t>& ends) const {
+void Pretokenizer::split(std::string_view text, std::vector<std::size_t>& ends, std::vector<bool>* matched) const {
   std::size_t at = 0;
   while (at < text.size()) {
     const std::size_t valid = utf8_valid_prefix(text.substr(at));
-    if (valid > 0) split_valid(text.substr(at, valid), at, ends);
+    if (valid > 0) split_valid(text.substr(at, valid), at, ends, matched);
     at += valid;
     const std::size_t invalid = utf8_invalid_prefix(text.substr(at));
-    if (invalid > 0) ends.push_back(at + invalid);
+    if (invalid > 0) {
+      ends.push_back(at + invalid);
+      if (matched != nullptr) matched->push_back(false);
+    }
     at += invalid;
   }
 }

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/oniguruma.h"
 
 namespace baleen {
 namespace {
@@ -36,7 +38,7 @@ class Parser {
   }
   [[noreturn]] void unsupported(const std::string& what) const {
     throw Error(ExitCode::bad_data, "tokenizer.json: " + what + " is not supported", where_,
-                "byte-level BPE is read, as GPT-2, Llama 3, Qwen and SmolLM2 have it; of others give tokenizer.model or tiktoken ranks");
+                "byte-level BPE is read, as GPT-2, Llama 3, Qwen and SmolLM2 have it; of others " + std::string(other_tokenizer_files));
   }
   static const json* present(const json& from, const char* key) {
     const auto found = from.find(key);
@@ -84,20 +86,29 @@ class Parser {
     const std::string type = text(step, "type");
     if (type == "Sequence") {
       for (const json& part : member(step, "pretokenizers")) read_steps(part);
-    } else if (type == "Split") {
+      return;
+    }
+    // What stands behind it would cut the characters that stand for bytes.
+    if (byte_level_) unsupported("the pre-tokenizer " + printable(type) + " behind ByteLevel");
+    if (type == "Split") {
       const std::string behavior = text(step, "behavior");
       const bool invert = flag(step, "invert", false);
-      // Both leave every character of the text in a piece.
-      if (!(behavior == "Isolated" || (behavior == "Removed" && invert))) unsupported("a Split with the behavior " + printable(behavior));
+      if (behavior != "Isolated" && behavior != "Removed") unsupported("a Split with the behavior " + printable(behavior));
       const json& pattern = object(step, "pattern");
       if (present(pattern, "Regex") == nullptr) unsupported("a Split at a text");
-      out_.steps.push_back({PretokenizerStep::Kind::expression, text(pattern, "Regex"), false});
+      // With invert what the expression does not match counts as its matches.
+      const auto keeps = behavior == "Isolated" ? PretokenizerStep::Keeps::everything
+                         : invert               ? PretokenizerStep::Keeps::matches
+                                                : PretokenizerStep::Keeps::others;
+      out_.steps.push_back({PretokenizerStep::Kind::expression, text(pattern, "Regex"), false, keeps});
     } else if (type == "Digits") {
-      out_.steps.push_back({PretokenizerStep::Kind::digits, "", flag(step, "individual_digits", false)});
+      out_.steps.push_back(
+          {PretokenizerStep::Kind::digits, "", flag(step, "individual_digits", false), PretokenizerStep::Keeps::everything});
     } else if (type == "ByteLevel") {
       byte_level_ = true;
       if (flag(step, "add_prefix_space", true)) unsupported("add_prefix_space");
-      if (flag(step, "use_regex", true)) out_.steps.push_back({PretokenizerStep::Kind::expression, "", false});
+      if (flag(step, "use_regex", true))
+        out_.steps.push_back({PretokenizerStep::Kind::expression, "", false, PretokenizerStep::Keeps::everything});
     } else {
       unsupported("the pre-tokenizer " + printable(type));
     }
@@ -110,6 +121,8 @@ class Parser {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const json* found = present(model, key); found != nullptr && *found != json("")) unsupported(key);
     if (const json* dropout = present(model, "dropout"); dropout != nullptr && *dropout != 0) unsupported("dropout");
+    if (const json* unknown = present(model, "unk_token"))
+      unknown_ = unknown->is_string() ? unknown->get<std::string>() : dump_json(*unknown);
     out_.ignore_merges = flag(model, "ignore_merges", false);
     const json& vocabulary = object(model, "vocab");
     out_.vocabulary.reserve(vocabulary.size());
@@ -151,6 +164,7 @@ class Parser {
     const std::string type = text(processor, "type");
     if (type == "Sequence")
       for (const json& part : member(processor, "processors")) read_beginning(part);
+    if (type == "RobertaProcessing" || type == "BertProcessing") unsupported("the post-processor " + type);
     if (type != "TemplateProcessing") return;  // the others change offsets, not ids
     for (const json& part : member(processor, "single")) {
       const json* token = present(part, "SpecialToken");
@@ -168,13 +182,44 @@ class Parser {
       if (out_.vocabulary[i - 1].second == out_.vocabulary[i].second)
         malformed("the id " + std::to_string(out_.vocabulary[i].second) + " is there twice, for \"" +
                   printable(out_.vocabulary[i - 1].first) + "\" and \"" + printable(out_.vocabulary[i].first) + "\"");
-    std::map<std::string_view, std::int32_t> added;
-    for (const AddedToken& token : out_.added)
-      if (!added.emplace(token.content, token.id).second) malformed("the added token \"" + printable(token.content) + "\" is there twice");
+    if (!unknown_.empty()) check_bytes();
+    check_added();
+  }
+
+  // Bytes that are no entry become the unknown token in `tokenizers`; here there is no such token.
+  void check_bytes() const {
+    std::set<std::string_view> entries;
+    for (const auto& [entry, number] : out_.vocabulary) entries.insert(entry);
+    for (int byte = 0; byte < 256; ++byte) {
+      const std::string character = encode_byte_characters(std::string(1, static_cast<char>(byte)));
+      if (!entries.contains(character))
+        unsupported("the unk_token " + printable(unknown_) + " of a vocabulary without the byte character \"" + character + "\"");
+    }
+  }
+
+  void check_added() const {
+    std::map<std::string_view, std::int32_t> vocabulary_ids, added_ids;
+    std::map<std::int32_t, std::string_view> vocabulary_texts, added_texts;
+    for (const auto& [entry, number] : out_.vocabulary) {
+      vocabulary_ids.emplace(entry, number);
+      vocabulary_texts.emplace(number, entry);
+    }
+    const auto quoted = [](std::string_view content) { return "\"" + printable(content) + "\""; };
+    for (const AddedToken& token : out_.added) {
+      const std::string name = "the added token " + quoted(token.content);
+      if (!added_ids.emplace(token.content, token.id).second) malformed(name + " is there twice");
+      if (const auto [other, inserted] = added_texts.emplace(token.id, token.content); !inserted)
+        malformed(name + " has the id " + std::to_string(token.id) + " of the added token " + quoted(other->second));
+      if (const auto found = vocabulary_ids.find(token.content); found != vocabulary_ids.end() && found->second != token.id)
+        malformed(name + " has the id " + std::to_string(token.id) + ", and " + std::to_string(found->second) + " in the vocabulary");
+      if (const auto found = vocabulary_texts.find(token.id); found != vocabulary_texts.end() && found->second != token.content)
+        malformed(name + " has the id " + std::to_string(token.id) + ", which the vocabulary gives to " + quoted(found->second));
+    }
   }
 
   const std::string& where_;
   bool byte_level_ = false;
+  std::string unknown_;  // unk_token
   TokenizerJson out_;
 };
 
@@ -196,6 +241,20 @@ bool is_byte_level(std::string_view text) {
   const json document = parse_json(text, "tokenizer.json", {}, again);
   const auto step = document.find("pre_tokenizer");
   return step != document.end() && cuts_into_bytes(*step);
+}
+
+std::vector<DeclaredToken> added_tokens_of(std::string_view text) {
+  const json document = parse_json(text, "tokenizer.json", {}, again);
+  std::vector<DeclaredToken> tokens;
+  const auto added = document.find("added_tokens");
+  if (added == document.end() || !added->is_array()) return tokens;
+  for (const json& token : *added) {
+    if (!token.is_object() || !token.contains("content") || !token["content"].is_string() || !token.contains("id") ||
+        !token["id"].is_number_integer())
+      throw Error(ExitCode::bad_data, "malformed tokenizer.json: an added token " + printable(dump_json(token)), "tokenizer.json", again);
+    tokens.push_back({token["content"].get<std::string>(), token["id"].get<std::int64_t>(), "tokenizer.json"});
+  }
+  return tokens;
 }
 
 }  // namespace baleen

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/declared_tokens.h"
 
 namespace baleen {
 
@@ -18,6 +19,8 @@ struct PretokenizerStep {
   Kind kind = Kind::expression;
   std::string expression;  // "": GPT-2's
   bool individual_digits = false;
+  enum class Keeps { everything, matches, others };  // of the pieces; the rest of the text is thrown away
+  Keeps keeps = Keeps::everything;
 };
 
 struct TokenizerJson {
@@ -35,5 +38,7 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
 // Whether a JSON object is a tokenizer.json of byte-level byte-pair encoding, and not of another kind that its folder may describe again
 // in another file.
 bool is_byte_level(std::string_view text);
+// The added tokens of a tokenizer.json of any kind.
+std::vector<DeclaredToken> added_tokens_of(std::string_view text);
 
 }  // namespace baleen
