@@ -1,5 +1,6 @@
 #include "data/tokenizer/pretokenizer.h"
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "data/tokenizer/utf8.h"
 #include "test_support.h"
@@ -154,6 +155,10 @@ TEST(Pretokenizer, ReadsExpressionsAsOnigurumaDoes) {
       {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
        "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
        "x[ab] \\cd \u0939\u093f\u0928\u094d\u0926\u0940!!\n  ok", "x|[ab|]| \\|cd| \u0939\u093f\u0928\u094d\u0926\u0940|!!\n| | ok"},
+      {"[a[bc]d[\\d]]+|[e-g[\\w]x]", "xab1d-[]e\u00e9", "x|ab1d|-[]|e|\u00e9"},
+      {" ?[^(\\s|[.,!?])]+", "ab, (c|d] [e)", "ab|, (|c|||d]| [e|)"},
+      {"(?i:[sd])|(?i:\\p{Lu}) ", "Sd a B ", "S|d| a |B "},
+      {"(?i:x)[\\p{Lu}]", "XaXAxB", "Xa|XA|xB"},
       {"[\\b]", "ab\010", "ab|\010"},
   };
   for (const Case& test : cases) {
@@ -165,19 +170,38 @@ TEST(Pretokenizer, ReadsExpressionsAsOnigurumaDoes) {
 }
 
 TEST(Pretokenizer, NamesWhatOnigurumaReadsInAnotherWay) {
-  for (const char* construct : {"\\X",  "\\R",   "\\N",       "\\K", "\\G", "\\Q", "\\E",  "\\V", "\\O", "\\y",
-                                "\\pL", "\\xff", "[:alpha:]", "[a[", "&&",  "\\W", "(?i)", "(*",  "(?s", "\\p{In_Basic_Latin}"}) {
-    const std::string text = construct, expression = text == "[:alpha:]" ? "[[:alpha:]]"
-                                                     : text == "[a["     ? "[a[b]]"
-                                                     : text == "&&"      ? "[\\p{L}&&a]"
-                                                     : text == "\\W"     ? "[\\W]"
-                                                     : text == "(?i)"    ? "a(?i)b|c"
-                                                     : text == "(*"      ? "(*LF)a"
-                                                     : text == "(?s"     ? "(?s:.)"
-                                                                         : text + ".";
-    const std::string named = text == "\\pL" ? "\\p" : text;
-    EXPECT_ERROR((void)Pretokenizer::compile(expression, "t.json"), ExitCode::bad_data, "t.json", "with \"" + named, "tiktoken");
-  }
+  struct Case {
+    const char *expression, *named;
+  };
+  const Case cases[]{{"\\X", "\\X"},
+                     {"\\R", "\\R"},
+                     {"\\N", "\\N"},
+                     {"a\\K.", "\\K"},
+                     {"\\G", "\\G"},
+                     {"\\Qx\\E", "\\Q"},
+                     {"x\\E", "\\E"},
+                     {"\\V", "\\V"},
+                     {"\\O", "\\O"},
+                     {"\\y", "\\y"},
+                     {"\\pL", "\\p"},
+                     {"\\xff", "\\xff"},
+                     {"[[:alpha:]]", "[:alpha:]"},
+                     {"[a[^b]]", "[a[^"},
+                     {"[a-[b]]", "[a-[b"},
+                     {"[[a]-z]", "[[a]-"},
+                     {"[a[b-]z]", "[a[b-]z"},
+                     {"[a[-b]]", "[a[-"},
+                     {"[\\p{L}&&a]", "&&"},
+                     {"[\\W]", "\\W"},
+                     {"a(?i)b|c", "(?i)"},
+                     {"(?i)[\\p{Lu}]", "(?i) and [\\p"},
+                     {"(?i:a[\\P{Lu}])", "(?i) and [\\P"},
+                     {"(*LF)a", "(*"},
+                     {"(?s:.)", "(?s"},
+                     {"\\p{In_Basic_Latin}", "\\p{In_Basic_Latin}"}};
+  for (const Case& test : cases)
+    EXPECT_ERROR((void)Pretokenizer::compile(test.expression, "t.json"), ExitCode::bad_data, "t.json",
+                 std::string("with \"") + printable(test.named) + "\"", "tiktoken");
   EXPECT_ERROR((void)Pretokenizer::compile("a(b", "t.json"), ExitCode::bad_data, "PCRE2 does not read: missing", "behind \"a(b\"",
                "tiktoken");
 }

@@ -49,12 +49,11 @@ constexpr const char* single_digits = R"(\p{N})";
 
 struct HuggingFaceTokenizer::Scratch {
   BytePairEncoder::Scratch pairs;
-  struct Piece {
-    std::size_t begin = 0, end = 0;
+  struct Cut {
+    std::vector<std::size_t> ends;
+    std::vector<bool> matched;
   };
-  std::vector<Piece> pieces, next;  // what a step throws away is in none
-  std::vector<std::size_t> ends;
-  std::vector<bool> matched;
+  std::vector<Cut> cuts;  // by step: of the piece that it is at
   std::vector<AddedTokens::Part> parts;
   std::string normalized;
 };
@@ -140,27 +139,27 @@ void HuggingFaceTokenizer::choose_end_of_document(const TokenizerJson& described
                 "put tokenizer_config.json with its eos_token beside tokenizer.json");
 }
 
-void HuggingFaceTokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+void HuggingFaceTokenizer::encode_piece(std::string_view piece, std::size_t step, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  if (step == steps_.size()) return encoder_.encode(piece, scratch.pairs, ids);
   using Keeps = PretokenizerStep::Keeps;
-  scratch.pieces.assign(1, {0, text.size()});
-  for (const Step& step : steps_) {
-    scratch.next.clear();
-    for (const Scratch::Piece& piece : scratch.pieces) {
-      scratch.ends.clear();
-      scratch.matched.clear();
-      step.expression->split(text.substr(piece.begin, piece.end - piece.begin), scratch.ends,
-                             step.keeps == Keeps::everything ? nullptr : &scratch.matched);
-      std::size_t begin = piece.begin;
-      for (std::size_t i = 0; i < scratch.ends.size(); ++i) {
-        const std::size_t end = piece.begin + scratch.ends[i];
-        if (step.keeps == Keeps::everything || scratch.matched[i] == (step.keeps == Keeps::matches)) scratch.next.push_back({begin, end});
-        begin = end;
-      }
-    }
-    std::swap(scratch.pieces, scratch.next);
+  const Keeps keeps = steps_[step].keeps;
+  Scratch::Cut& cut = scratch.cuts[step];
+  cut.ends.clear();
+  cut.matched.clear();
+  steps_[step].expression->split(piece, cut.ends, keeps == Keeps::everything ? nullptr : &cut.matched);
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < cut.ends.size(); ++i) {
+    const std::size_t end = cut.ends[i];
+    if (keeps == Keeps::everything || cut.matched[i] == (keeps == Keeps::matches))
+      encode_piece(piece.substr(begin, end - begin), step + 1, scratch, ids);
+    begin = end;
   }
+}
+
+void HuggingFaceTokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
   const std::size_t before = ids.size();
-  for (const Scratch::Piece& piece : scratch.pieces) encoder_.encode(text.substr(piece.begin, piece.end - piece.begin), scratch.pairs, ids);
+  scratch.cuts.resize(steps_.size());
+  encode_piece(text, 0, scratch, ids);
   for (std::size_t i = before; i < ids.size(); ++i) ids[i] = ids_[static_cast<std::size_t>(ids[i])];
 }
 

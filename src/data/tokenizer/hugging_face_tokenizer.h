@@ -48,6 +48,8 @@ class HuggingFaceTokenizer : public Tokenizer {
   void check_declared(const TokenizerJson& described, const std::string& where) const;
   void choose_end_of_document(const TokenizerJson& described, const std::string& where);
   bool may_divide_token(std::string_view text, std::size_t at) const;
+  // The encoder's ids of a piece that the first `step` steps have cut.
+  void encode_piece(std::string_view piece, std::size_t step, Scratch& scratch, std::vector<std::int32_t>& ids) const;
   void encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const;
 
   std::map<std::string, std::string> files_;

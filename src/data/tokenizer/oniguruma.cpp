@@ -98,9 +98,13 @@ class Translator {
 
  private:
   static constexpr std::size_t none = std::string::npos;
+  struct Options {
+    bool extended = false;     // (?x): white space and comments are skipped
+    bool ignore_case = false;  // (?i)
+  };
   struct Group {
     std::size_t begin = 0;  // in out_
-    bool extended = false;
+    Options options;        // outside of it
   };
 
   [[noreturn]] void refuse(std::string_view construct) const {
@@ -128,8 +132,8 @@ class Translator {
 
   void step() {
     const char c = peek();
-    if (extended_ && (c == ' ' || (c >= '\t' && c <= '\r'))) return copy(1);
-    if (extended_ && c == '#') return copy_to('\n');
+    if (options_.extended && (c == ' ' || (c >= '\t' && c <= '\r'))) return copy(1);
+    if (options_.extended && c == '#') return copy_to('\n');
     if (c == '(') return open();
     if (c == '*' || c == '+' || c == '?' || (c == '{' && interval() > 0)) return quantifier();
     if (c == '|') {
@@ -141,10 +145,10 @@ class Translator {
     }
     if (c == ')') {
       copy(1);
-      const Group group = groups_.empty() ? Group{none, false} : groups_.back();
+      const Group group = groups_.empty() ? Group{none, {}} : groups_.back();
       if (!groups_.empty()) groups_.pop_back();
       atom_ = group.begin;
-      extended_ = group.extended;
+      options_ = group.options;
       quantified_ = branch_begins_ = false;
       return;
     }
@@ -157,8 +161,8 @@ class Translator {
     copy(std::max<std::size_t>(1, utf8_character(in_.substr(at_))));
   }
 
-  void push(std::size_t begin, bool extended) {
-    groups_.push_back({begin, std::exchange(extended_, extended)});
+  void push(std::size_t begin, Options options) {
+    groups_.push_back({begin, std::exchange(options_, options)});
     atom_ = none;
     quantified_ = false;
     branch_begins_ = true;
@@ -175,32 +179,35 @@ class Translator {
     const std::size_t begin = out_.size();
     if (!next_is("(?")) {
       copy(1);
-      return push(begin, extended_);
+      return push(begin, options_);
     }
     for (const std::string_view kind : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"})
       if (next_is(kind)) {
         copy(kind.size());
-        return push(begin, extended_);
+        return push(begin, options_);
       }
     if (next_is("(?<")) {
       copy_to('>');
-      return push(begin, extended_);
+      return push(begin, options_);
     }
-    options(begin);
+    read_options(begin);
   }
 
   // (?i), (?mx-i:…). Ruby's m lets . match line ends, which is PCRE2's s.
-  void options(std::size_t begin) {
+  void read_options(std::size_t begin) {
     std::string written = "(?";
     std::size_t length = 2;
-    bool on = true, extended = extended_;
+    bool on = true;
+    Options options = options_;
     for (; peek(length) != ')' && peek(length) != ':'; ++length) {
       const char option = peek(length);
       if (option == '-')
         on = false;
       else if (option == 'x')
-        extended = on;
-      else if (option != 'i' && option != 'm')
+        options.extended = on;
+      else if (option == 'i')
+        options.ignore_case = on;
+      else if (option != 'm')
         refuse(in_.substr(at_, length + 1));
       written += option == 'm' ? 's' : option;
     }
@@ -208,8 +215,8 @@ class Translator {
     // Ruby's (?i) in the midst of a branch holds together what follows, further branches with it; PCRE2's does not.
     if (!group && !branch_begins_) refuse(in_.substr(at_, length + 1));
     emit(written + peek(length), length + 1);
-    if (group) return push(begin, extended);
-    extended_ = extended;
+    if (group) return push(begin, options);
+    options_ = options;
   }
 
   // Bytes of the interval {n}, {n,}, {n,m} or {,m} that begins here, or 0.
@@ -323,27 +330,40 @@ class Translator {
     emit((negative ? "\\P{" : "\\p{") + name + "}", whole.size());
   }
 
+  // A class in a class is a part of it, whose brackets are left out here.
   void character_class() {
     const std::size_t begin = at_;
+    const auto refuse_up_to = [&](std::size_t ahead) { refuse(in_.substr(begin, at_ + ahead - begin)); };
     copy(peek(1) == '^' ? 2 : 1);
     if (peek() == ']') emit("\\]", 1);
-    while (at_ < in_.size() && peek() != ']') {
+    for (int depth = 0; at_ < in_.size() && (peek() != ']' || depth > 0);) {
       if (next_is("[:")) {
         const std::size_t end = in_.find(":]", at_);
         refuse(end == none ? "[:" : in_.substr(at_, end + 2 - at_));
       }
-      if (peek() == '[') refuse(in_.substr(begin, at_ + 1 - begin));
       if (next_is("&&")) refuse("&&");
-      if (peek() != '\\')
+      if (peek() == '[') {
+        if (out_.back() == '-' || peek(1) == '^' || peek(1) == ']' || peek(1) == '-') refuse_up_to(2);  // would be another range or class
+        ++depth;
+        ++at_;
+      } else if (peek() == ']') {
+        if (out_.back() == '-' || peek(1) == '-') refuse_up_to(2);
+        --depth;
+        ++at_;
+      } else if (peek() != '\\') {
         copy(std::max<std::size_t>(1, utf8_character(in_.substr(at_))));
-      else if (peek(1) == 'w')
+      } else if (peek(1) == 'w') {
         emit(word, 2);
-      else if (peek(1) == 'h')
+      } else if (peek(1) == 'h') {
         emit(hexadecimal, 2);
-      else if (peek(1) == 'b')
+      } else if (peek(1) == 'b') {
         emit("\\x08", 2);
-      else
+      } else {
+        // Oniguruma takes what folds to a member of the class, PCRE2 what is in the property.
+        if (options_.ignore_case && (peek(1) == 'p' || peek(1) == 'P'))
+          refuse("(?i) and " + std::string(in_.substr(begin, at_ + 2 - begin)));
         shared_escape();
+      }
     }
     copy(1);
   }
@@ -356,7 +376,7 @@ class Translator {
   std::size_t atom_ = none;    // where in out_ begins what a quantifier here repeats
   bool quantified_ = false;    // whether it has one already
   bool branch_begins_ = true;  // nothing of the branch has come yet
-  bool extended_ = false;      // (?x): white space and comments are skipped
+  Options options_;
 };
 
 }  // namespace
