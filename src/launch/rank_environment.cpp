@@ -96,15 +96,23 @@ RankEnvironment from_torchrun(const Variables& variables) {
   return out;
 }
 
+// The job's name where the launcher gives it none. The ranks of one machine share their parent; those of several have other parents and
+// share what they meet at.
+std::string job_by_place(const Variables& variables, const RankEnvironment& environment, int parent_pid) {
+  if (environment.local_size != environment.size && variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))
+    return *variables.text("MASTER_ADDR") + "|" + *variables.text("MASTER_PORT") + "|";
+  return "parent " + std::to_string(parent_pid);
+}
+
 RankEnvironment from_open_mpi(const Variables& variables, int parent_pid) {
   RankEnvironment out;
   out.source = RankSource::open_mpi;
   read_rank(variables, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out);
   read_local(variables, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", out);
-  // The names that Open MPI 4 and 5 give a job; the ranks of one machine share their parent in any case.
+  // The names that Open MPI 4 and 5 give a job.
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"})
     if (const auto value = variables.text(name)) out.job += *value + "|";
-  if (out.job.empty()) out.job = "parent " + std::to_string(parent_pid);
+  if (out.job.empty()) out.job = job_by_place(variables, out, parent_pid);
   return out;
 }
 
@@ -114,10 +122,7 @@ RankEnvironment from_mpich(const Variables& variables, int parent_pid) {
   out.source = RankSource::mpich;
   read_rank(variables, "PMI_RANK", "PMI_SIZE", out);
   read_local(variables, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", out);
-  out.job = "parent " + std::to_string(parent_pid);  // the ranks of one machine share it
-  // Those of several have what they meet at in common.
-  if (out.local_size != out.size && variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"))
-    out.job = *variables.text("MASTER_ADDR") + "|" + *variables.text("MASTER_PORT") + "|";
+  out.job = job_by_place(variables, out, parent_pid);
   return out;
 }
 

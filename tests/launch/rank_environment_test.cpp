@@ -116,6 +116,13 @@ TEST(RankEnvironment, OpenMpi) {
   EXPECT_EQ(me.rank, 1);
   EXPECT_EQ(me.local_size, 2);
   EXPECT_THAT(me.job, HasSubstr("12345"));
+  // Without a name from Open MPI the ranks of one machine share their parent, those of several their meeting place.
+  Variables nameless = with(with(mpi, "MASTER_ADDR", "10.0.0.1"), "MASTER_PORT", "29500");
+  nameless.erase("OMPI_MCA_ess_base_jobid");
+  EXPECT_NE(detect(nameless, 100).job, detect(nameless, 200).job);
+  const Variables apart = with(with(nameless, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"), "OMPI_COMM_WORLD_LOCAL_RANK", "0");
+  EXPECT_EQ(detect(apart, 100).job, detect(apart, 200).job);
+  EXPECT_NE(detect(apart, 100).job, detect(with(apart, "MASTER_PORT", "29501"), 100).job);
   expect_refused(with(mpi, "OMPI_COMM_WORLD_RANK", "2"), "OMPI_COMM_WORLD_RANK");
   EXPECT_EQ(detect(with(with(mpi, "RANK", "0"), "WORLD_SIZE", "1")).source, RankSource::torchrun);  // the inner launcher
 }
