@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -40,6 +41,26 @@ std::optional<Error> failure_of(const RankEnvironment& environment, milliseconds
   } catch (const Error& error) {
     return error;
   }
+}
+
+// Where rank 0 of this job listens.
+struct Name {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+};
+Name name_of(const RankEnvironment& environment) {
+  const std::uint64_t job = hash_bytes(environment.job.data(), environment.job.size(), static_cast<std::uint64_t>(environment.source));
+  char text[100];
+  const int length =
+      std::snprintf(text, sizeof text, "baleen-%u-%016llx", static_cast<unsigned>(geteuid()), static_cast<unsigned long long>(job));
+  Name out;
+  out.address.sun_family = AF_UNIX;
+  std::memcpy(out.address.sun_path + 1, text, static_cast<std::size_t>(length));
+  out.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
+  return out;
+}
+bool call(const Descriptor& visitor, const Name& name) {
+  return connect(visitor.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) == 0;
 }
 
 TEST(Rendezvous, AllRanksMapTheSameMemory) {
@@ -96,19 +117,11 @@ TEST(Rendezvous, ARankThatComesTwiceIsRefused) {
 TEST(Rendezvous, VisitorsWithoutAGreetingAreShownOut) {
   const RankEnvironment zero_environment = rank_of(0, 2, "visitors");
   std::jthread zero([&] { EXPECT_FALSE(failure_of(zero_environment, std::chrono::seconds(20))); });
-  const std::uint64_t job =
-      hash_bytes(zero_environment.job.data(), zero_environment.job.size(), static_cast<std::uint64_t>(RankSource::torchrun));
-  char name[100];
-  const int length =
-      std::snprintf(name, sizeof name, "baleen-%u-%016llx", static_cast<unsigned>(geteuid()), static_cast<unsigned long long>(job));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name, static_cast<std::size_t>(length));
-  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
+  const Name name = name_of(zero_environment);
   const std::string as_long_as_a_greeting = "hello there, let me in!!";  // 24 bytes
   for (const std::string& words : {std::string("hello"), as_long_as_a_greeting, std::string()}) {
     const Descriptor visitor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    while (connect(visitor.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) std::this_thread::sleep_for(milliseconds(1));
+    while (!call(visitor, name)) std::this_thread::sleep_for(milliseconds(1));
     if (words.empty())
       shutdown(visitor.get(), SHUT_WR);
     else
@@ -117,6 +130,33 @@ TEST(Rendezvous, VisitorsWithoutAGreetingAreShownOut) {
     EXPECT_LE(recv(visitor.get(), &answer, 1, 0), 0);
   }
   EXPECT_FALSE(failure_of(rank_of(1, 2, "visitors"), std::chrono::seconds(20)));
+}
+
+// A rank that cannot be let in is no reason to try for ever, or until the deadline.
+TEST(Rendezvous, RunningOutOfDescriptorsIsNamed) {
+  const RankEnvironment environment = rank_of(0, 2, "descriptors");
+  const Name name = name_of(environment);
+  const Descriptor visitor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // Rank 0 needs two, one to listen and the region's; the third is the visitor's.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit tight = before;
+  {
+    const Descriptor first(dup(visitor.get())), second(dup(visitor.get())), third(dup(visitor.get()));
+    tight.rlim_cur = static_cast<rlim_t>(third.get());
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  std::optional<Error> failure;
+  {
+    std::jthread come([&](const std::stop_token& stop) {
+      while (!stop.stop_requested() && !call(visitor, name)) std::this_thread::sleep_for(milliseconds(1));
+    });
+    failure = failure_of(environment, std::chrono::seconds(5));
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ExitCode::rank_failed);
+  EXPECT_THAT(failure->what(), HasSubstr("cannot take a rank's connection: Too many open files"));
 }
 
 }  // namespace
