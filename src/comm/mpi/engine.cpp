@@ -82,8 +82,10 @@ void Engine::run(std::promise<void>& started) {
     }
     try {
       busy |= pump(begin);
-    } catch (const Error& error) {  // MPI itself has failed: no exception leaves the thread, and this rank has the reason
-      take_failure(0, error.what_is_wrong());
+    } catch (const Error& error) {  // MPI itself has failed
+      give_up(error.what_is_wrong().c_str());
+    } catch (const std::exception& error) {  // no memory
+      give_up(error.what());
     }
     const auto end = Clock::now();
     // A round in which MPI has moved data or added takes longer than one that finds nothing.
@@ -124,7 +126,7 @@ void Engine::finish_mpi() {
     }
     control_->close();
     MPI_Finalize();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::warning("MPI: {}", error.what());
   }
 }
@@ -274,8 +276,19 @@ void Engine::spread(std::uint32_t communicator, const std::string& reason) {
   try {
     control_->send_all(abort_message(communicator, reason));
     control_->flush(milliseconds(500));
-  } catch (const Error& error) {  // to a rank that is gone: the reason that is told counts
+  } catch (const std::exception& error) {  // to a rank that is gone: the reason that is told counts
     log::warning("MPI: not every rank could be told: {}", error.what());
+  }
+}
+
+// No exception leaves the thread: the job ends, and the others are told as far as that is possible.
+void Engine::give_up(const char* why) noexcept {
+  try {
+    const std::string reason = fmt::format("rank {}'s thread of MPI failed: {}", rank_, why);
+    spread(0, reason);
+    take_failure(0, reason);
+  } catch (const std::exception&) {
+    if (!dead_) dead_.emplace("out of memory");  // short enough to take none
   }
 }
 

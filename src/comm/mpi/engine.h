@@ -84,6 +84,7 @@ class Engine {
   void agree(const std::vector<int>& ranks, const std::string& name);
   void spread(std::uint32_t communicator, const std::string& reason);
   void take_failure(std::uint32_t communicator, const std::string& reason);
+  void give_up(const char* why) noexcept;
   void fail_channel(Channel& channel, const Error& error);
   // Runs `body` in MPI's thread and waits for it.
   template <class Body>

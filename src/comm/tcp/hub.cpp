@@ -19,8 +19,19 @@ namespace {
 
 constexpr std::uint32_t data_kind = 1, abort_kind = 2;
 constexpr auto farewell = std::chrono::seconds(2);
+constexpr std::size_t longest_reason = std::size_t{64} << 10;
 
 }  // namespace
+
+// Whether a hub sends such a message. The length is looked at before memory is taken for it.
+bool Hub::Header::possible() const {
+  if (magic != Header().magic) return false;
+  if (kind == abort_kind) return bytes <= longest_reason;
+  if (kind != data_kind) return false;
+  if (tag.kind != static_cast<std::uint8_t>(OperationKind::send)) return bytes <= piece_bytes;
+  const std::size_t each = dtype_bytes(static_cast<DType>(tag.dtype));
+  return each != 0 && bytes % each == 0 && bytes / each == tag.count;
+}
 
 Hub::Hub(int rank, std::vector<Descriptor> peers) : rank_(rank), peers_(peers.size()), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) peers_[peer].socket = std::move(peers[peer]);
@@ -89,13 +100,13 @@ bool Hub::read_from(int rank, Peer& peer) {
   }
   (in_header ? peer.header_bytes : peer.body_bytes) += static_cast<std::size_t>(got);
   if (in_header && peer.header_bytes == sizeof peer.header) {
-    if (peer.header.magic != Header().magic) {
+    if (!peer.header.possible()) {
       leave(peer);
       return false;
     }
     try {
       peer.body.resize(peer.header.bytes);
-    } catch (const std::exception&) {  // more than there is memory for, or than can be
+    } catch (const std::exception&) {  // more than there is memory for
       leave(peer);
       return false;
     }
@@ -120,9 +131,20 @@ void Hub::run() {
   try {
     serve();
   } catch (const std::exception& error) {  // no memory
-    const std::lock_guard lock(mutex_);
-    failures_.emplace(0, fmt::format("rank {}'s thread of messages ended: {}", rank_, error.what()));
-    for (Peer& peer : peers_) leave(peer);
+    end_all(error.what());
+  }
+}
+
+// Without the thread no message moves. The peers are told as far as that is possible, and at least see the connections end.
+void Hub::end_all(const char* why) noexcept {
+  try {
+    abort(0, fmt::format("rank {}'s thread of messages ended: {}", rank_, why));
+  } catch (const std::exception&) {  // no memory for the words, either
+  }
+  const std::lock_guard lock(mutex_);
+  for (Peer& peer : peers_) {
+    leave(peer);
+    if (peer.socket.valid()) shutdown(peer.socket.get(), SHUT_RDWR);
   }
 }
 
@@ -180,7 +202,8 @@ void Hub::wake() {
   arrived_.notify_all();
 }
 
-void Hub::abort(std::uint32_t communicator, const std::string& reason) {
+void Hub::abort(std::uint32_t communicator, const std::string& why) {
+  const std::string reason = why.substr(0, longest_reason);
   Header header;
   header.communicator = communicator;
   header.kind = abort_kind;

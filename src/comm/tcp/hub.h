@@ -22,6 +22,9 @@
 
 namespace baleen::tcp {
 
+// The longest message of a collective, which sends in pieces; sends and receives are one message each.
+inline constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
 struct Message {
   OperationTag tag;
   std::vector<std::byte> bytes;
@@ -58,6 +61,7 @@ class Hub {
 
  private:
   struct Header {
+    bool possible() const;
     std::uint32_t magic = 0x4d4c4142, communicator = 0, kind = 0, unused = 0;
     OperationTag tag;
     std::uint64_t bytes = 0;
@@ -78,6 +82,7 @@ class Hub {
   bool read_from(int rank, Peer& peer);
   void deliver(int rank, Peer& peer);
   void leave(Peer& peer);
+  void end_all(const char* why) noexcept;
 
   const int rank_;
   std::mutex mutex_;

@@ -21,7 +21,7 @@ class TcpPort final : public RingTransport {
           std::chrono::milliseconds timeout, std::atomic<std::uint64_t>& sent);
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
-  std::size_t slot_bytes() const override { return std::size_t{256} << 10; }
+  std::size_t slot_bytes() const override { return piece_bytes; }
   int slots() const override { return 8; }
   std::byte* next_slot() override { return slot_to(next_); }
   void commit(std::size_t bytes) override { commit_to(next_, bytes); }
