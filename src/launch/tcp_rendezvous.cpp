@@ -322,6 +322,22 @@ void check_secret(const TcpMeeting& meeting) {
                       " to an open descriptor");
 }
 
+// Debian's /etc/hosts gives a host's own name the address 127.0.1.1: rank 0 would listen where no other host can reach it. A number is
+// meant.
+void check_reachable(const RankEnvironment& environment, const TcpMeeting& meeting) {
+  const bool several_hosts = environment.local_size > 0 && environment.local_size != environment.size;
+  if (!several_hosts || is_number(meeting.address)) return;
+  std::string why;
+  const auto addresses = resolve(meeting.address, meeting.port, why);
+  if (addresses.empty() || !std::all_of(addresses.begin(), addresses.end(), [](const SocketAddress& each) { return each.loopback(); }))
+    return;
+  throw Error(ExitCode::bad_config,
+              "the ranks are on several machines, and on this one \"" + meeting.address + "\" is the loopback address " +
+                  addresses.front().text() + ", which the others cannot reach",
+              "environment variable MASTER_ADDR",
+              "take that name out of the line with 127. in /etc/hosts, or set MASTER_ADDR to the number of rank 0's host in the network");
+}
+
 }  // namespace
 
 TcpMeeting meeting_of(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
@@ -341,6 +357,7 @@ TcpMeeting meeting_of(const RankEnvironment& environment, std::chrono::milliseco
   out.port = static_cast<std::uint16_t>(number);
   out.rank = environment.rank;
   out.size = environment.size;
+  check_reachable(environment, out);
   out.job = environment.job;
   out.build = build_identity();
   out.secret = read_job_secret();

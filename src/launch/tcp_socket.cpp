@@ -27,6 +27,16 @@ std::string SocketAddress::text() const {
   return std::string(host.data()) + ":" + port.data();
 }
 
+bool is_number(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
+}
+
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

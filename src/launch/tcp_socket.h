@@ -20,6 +20,7 @@ struct SocketAddress {
 };
 
 // All addresses of a name or number; empty with `why` set when there is none.
+bool is_number(const std::string& host);  // "10.0.0.1", "::1": nothing to look up
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& why);
 // A listening, non-blocking socket; invalid with errno set when it cannot be had.
 Descriptor listen_on(const SocketAddress& address);

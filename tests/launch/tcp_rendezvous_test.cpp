@@ -6,7 +6,9 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -361,6 +363,36 @@ TEST(JobSecret, OnlyItsOwnersFileOrADescriptor) {
   EXPECT_THAT(refusal("/dev/zero", nullptr), HasSubstr("no regular file"));
   EXPECT_THAT(refusal("/no/such/file", nullptr), HasSubstr("No such file"));
   unlink(file.c_str());
+}
+
+TEST(TcpMeeting, ANameOfTheLoopbackAddressIsNotForSeveralMachines) {
+  std::string why;
+  const auto addresses = resolve("localhost", 29500, why);
+  if (addresses.empty() || !std::all_of(addresses.begin(), addresses.end(), [](const SocketAddress& each) { return each.loopback(); }))
+    GTEST_SKIP() << "this system has no localhost";
+  const auto refusal = [](const char* address, int local_size) -> std::string {
+    setenv("MASTER_ADDR", address, 1);
+    setenv("MASTER_PORT", "29500", 1);
+    RankEnvironment environment;
+    environment.source = RankSource::torchrun;
+    environment.size = 2;
+    environment.local_size = local_size;
+    std::string out = "accepted";
+    try {
+      EXPECT_EQ(meeting_of(environment, milliseconds(1000)).address, address);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_config);
+      out = error.what();
+    }
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+    return out;
+  };
+  EXPECT_THAT(refusal("localhost", 1), ::testing::AllOf(HasSubstr("\"localhost\""), HasSubstr("/etc/hosts"), HasSubstr("MASTER_ADDR")));
+  EXPECT_EQ(refusal("localhost", 2), "accepted");
+  EXPECT_EQ(refusal("localhost", 0), "accepted");  // nobody knows
+  EXPECT_EQ(refusal("127.0.0.1", 1), "accepted");
+  EXPECT_EQ(refusal("::1", 1), "accepted");
 }
 
 TEST_F(TcpRendezvous, OtherAddressesThanLoopbackNeedASecret) {
