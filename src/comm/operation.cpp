@@ -1,5 +1,7 @@
 #include "comm/operation.h"
 
+#include <functional>
+
 #include "base/hash.h"
 
 namespace baleen {
@@ -31,6 +33,14 @@ const char* reduce_name(ReduceOp op) {
   return "?";
 }
 
+struct Range {
+  const std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+};
+Range buffer_of(const Request& message) {
+  return {static_cast<const std::byte*>(message.kind == OperationKind::send ? message.from : message.to), message.bytes()};
+}
+
 }  // namespace
 
 std::string_view operation_name(OperationKind kind) {
@@ -48,6 +58,21 @@ OperationTag Request::tag() const {
   out.root = kind == OperationKind::broadcast ? root : 0;
   out.count = count;
   return out;
+}
+
+bool same_direction(const Request& later, const Request& earlier) {
+  return later.kind == earlier.kind && later.root == earlier.root;
+}
+
+bool buffers_conflict(const Request& later, const Request& earlier) {
+  if (later.kind == OperationKind::send && earlier.kind == OperationKind::send) return false;  // both only read
+  const Range a = buffer_of(later), b = buffer_of(earlier);
+  const std::less<> before;  // of pointers into different buffers, too
+  return a.bytes != 0 && b.bytes != 0 && before(a.begin, b.begin + b.bytes) && before(b.begin, a.begin + a.bytes);
+}
+
+bool must_follow(const Request& later, const Request& earlier) {
+  return same_direction(later, earlier) || buffers_conflict(later, earlier);
 }
 
 void Operation::wait() {

@@ -55,6 +55,13 @@ struct Request {
   OperationTag tag() const;
 };
 
+// Of sends and receives, `later` behind `earlier` in the queue. Messages of one direction and peer are told apart by their order alone.
+bool same_direction(const Request& later, const Request& earlier);
+// One of them writes what the other reads or writes.
+bool buffers_conflict(const Request& later, const Request& earlier);
+// Whether `later` must wait until `earlier` is complete.
+bool must_follow(const Request& later, const Request& earlier);
+
 struct Operation final : public EventState, public Request {
   Operation(const Request& request, Event starts_after) : Request(request), after(std::move(starts_after)) {}
   Event after;

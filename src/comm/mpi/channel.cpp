@@ -8,17 +8,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Range {
-  const std::byte* begin = nullptr;
-  std::size_t bytes = 0;
-  bool meets(const Range& other) const {
-    return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
-  }
-};
-Range buffer_of(const Operation& operation) {
-  return {static_cast<const std::byte*>(operation.kind == OperationKind::send ? operation.from : operation.to), operation.bytes()};
-}
-
 }  // namespace
 
 std::chrono::nanoseconds Waited::look() {
@@ -73,9 +62,8 @@ bool Channel::blocked(std::size_t index) const {
   for (std::size_t before = 0; before < index; ++before) {
     const Operation& earlier = *active_[before].operation;
     // MPI keeps the order of messages that have started.
-    if (earlier.kind == mine.kind && earlier.root == mine.root && active_[before].transfer == nullptr) return true;
-    const bool writes = earlier.kind == OperationKind::recv || mine.kind == OperationKind::recv;
-    if (writes && buffer_of(earlier).meets(buffer_of(mine))) return true;
+    if (same_direction(mine, earlier) && active_[before].transfer == nullptr) return true;
+    if (buffers_conflict(mine, earlier)) return true;
   }
   return false;
 }

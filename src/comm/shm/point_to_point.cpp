@@ -4,28 +4,10 @@
 #include <cstring>
 
 namespace baleen::shm {
-namespace {
-
-bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-  const auto* first = static_cast<const std::byte*>(a);
-  const auto* second = static_cast<const std::byte*>(b);
-  return std::less<>()(first, second + b_bytes) && std::less<>()(second, first + a_bytes);
-}
-
-// Whether `later` must wait for `earlier` to complete.
-bool ordered(const Operation& earlier, const Operation& later) {
-  if (earlier.kind == later.kind && earlier.root == later.root) return true;                   // one channel
-  if (earlier.kind == OperationKind::send && later.kind == OperationKind::send) return false;  // both only read
-  const void* a = earlier.kind == OperationKind::send ? earlier.from : earlier.to;
-  const void* b = later.kind == OperationKind::send ? later.from : later.to;
-  return overlap(a, earlier.bytes(), b, later.bytes());
-}
-
-}  // namespace
 
 bool PointToPoint::blocked(std::size_t index) const {
   return std::any_of(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(index),
-                     [&](const Transfer& earlier) { return ordered(*earlier.operation, *active_[index].operation); });
+                     [&](const Transfer& earlier) { return must_follow(*active_[index].operation, *earlier.operation); });
 }
 
 // Moves chunks until the channel is full or empty, or the message is complete.

@@ -13,24 +13,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-struct Range {
-  const std::byte* begin;
-  std::size_t bytes;
-  bool meets(const Range& other) const {
-    return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
-  }
-};
-Range buffer_of(const Operation& operation) {
-  return {static_cast<const std::byte*>(operation.kind == OperationKind::send ? operation.from : operation.to), operation.bytes()};
-}
-
-// Whether `later` must wait for `earlier`: messages of one pair keep their order, and so do buffers that meet.
-bool must_follow(const Operation& later, const Operation& earlier) {
-  if (later.kind == earlier.kind && later.root == earlier.root) return true;
-  const bool writes = later.kind == OperationKind::recv || earlier.kind == OperationKind::recv;
-  return writes && buffer_of(later).meets(buffer_of(earlier));
-}
-
 }  // namespace
 
 TcpPort::TcpPort(std::shared_ptr<Hub> hub, std::uint32_t id, std::vector<int> members, int rank, std::string name, milliseconds timeout,
