@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/temporary_path.h"
 
@@ -24,21 +25,6 @@ void throw_file_error(std::string_view verb, const std::filesystem::path& path, 
 }
 
 namespace {
-
-// Closes a descriptor when it goes out of scope.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
 
 struct stat regular_file(int descriptor, const std::filesystem::path& path) {
   struct stat status{};

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace baleen {
 

@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/error.h"
-#include "launch/descriptor.h"
 
 namespace baleen {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace baleen {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 #include "launch/rank_environment.h"
 
 namespace baleen {

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "launch/descriptor.h"
 #include "launch/descriptor_passing.h"
 
 namespace baleen {

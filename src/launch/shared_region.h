@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace baleen {
 

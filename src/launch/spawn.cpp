@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/error.h"
-#include "launch/descriptor.h"
 
 namespace baleen {
 namespace {

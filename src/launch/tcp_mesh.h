@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 #include "launch/tcp_rendezvous.h"
 
 namespace baleen {

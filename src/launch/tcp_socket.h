@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace baleen {
 

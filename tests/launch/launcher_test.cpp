@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 #include "launch/rank_programs.h"
 #include "launch/spawn.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace baleen::testing {
 

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "comm/operation.h"
-#include "launch/descriptor.h"
 
 namespace baleen::tcp {
 
