@@ -6,6 +6,7 @@
 #include <exception>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ std::vector<WeightHash> hash_weights(const UnitStorage& storage) {
   std::vector<WeightHash> hashes;
   for (const ParameterId id : storage.parameters()) hashes.push_back({id, 0});
   const auto count = static_cast<std::int64_t>(hashes.size());
+  std::mutex copies, failing;  // not `omp critical`, which no exception may leave
   std::exception_ptr failure;
 #pragma omp parallel
   {
@@ -45,11 +47,13 @@ std::vector<WeightHash> hash_weights(const UnitStorage& storage) {
         WeightHash& each = hashes[static_cast<std::size_t>(i)];
         const Tensor weight = storage.kept_weights(each.id);
         Tensor readable;
-#pragma omp critical(baleen_replica_copies)
-        readable = storage.on_host(weight, memory);
+        {
+          const std::lock_guard lock(copies);
+          readable = storage.on_host(weight, memory);
+        }
         each.hash = hash_bytes(readable.data(), readable.bytes());
       } catch (...) {
-#pragma omp critical(baleen_replica_failure)
+        const std::lock_guard lock(failing);
         if (failure == nullptr) failure = std::current_exception();
       }
     }
