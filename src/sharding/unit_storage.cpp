@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -256,6 +257,7 @@ void UnitStorage::fill(ParameterId id, const ReadValues& read) {
   const SliceRange all = kept(id);
   const auto pieces = static_cast<std::int64_t>((all.size() + piece - 1) / piece);
   weight_pool_.clear();
+  std::mutex copying, failing;  // not `omp critical`, which no exception may leave
   std::exception_ptr failure;
 #pragma omp parallel
   {
@@ -274,11 +276,11 @@ void UnitStorage::fill(ParameterId id, const ReadValues& read) {
         if (copies_ == nullptr) {
           store_piece(id, range, values);
         } else {
-#pragma omp critical(unit_storage_copies)
+          const std::lock_guard lock(copying);
           store_piece(id, range, values);
         }
       } catch (...) {
-#pragma omp critical(unit_storage_failure)
+        const std::lock_guard lock(failing);
         if (failure == nullptr) failure = std::current_exception();
       }
     }

@@ -1,13 +1,14 @@
-// The comparison of replicas where the weights cannot be read.
-#include "sharding/replica_check.h"
-
+// Threads that read and write weights of a device that fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
+
+#include <new>
 
 #include "base/error.h"
 #include "comm/idle_communicator.h"
 #include "device/device.h"
+#include "sharding/replica_check.h"
+#include "sharding/unit_storage.h"
 
 namespace baleen {
 namespace {
@@ -43,6 +44,17 @@ TEST(ReplicaCheck, AFailureOfTheDeviceReachesTheCaller) {
   testing::IdleCommunicator alone(0, 1, "dp");
   try {
     check_replicas(alone, storage);
+    ADD_FAILURE() << "the failure was lost";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the GPU is lost"));
+  }
+}
+
+TEST(UnitStorage, AFailureOfTheDeviceWhileFillingReachesTheCaller) {
+  LostGpu gpu;
+  UnitStorage storage(gpu, {{"block 0", {{"a", {300, 1100}}}}}, StorageOptions{});  // several pieces
+  try {
+    storage.initialize_weights(1);
     ADD_FAILURE() << "the failure was lost";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("the GPU is lost"));
