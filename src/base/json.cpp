@@ -147,4 +147,11 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+std::string some_of(const std::vector<std::string>& several, std::size_t most) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(several.size(), most); ++i) text += (i > 0 ? ", " : "") + several[i];
+  if (several.size() > most) text += fmt::format(" and {} more", several.size() - most);
+  return text;
+}
+
 }  // namespace baleen

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace baleen {
 
@@ -29,5 +30,7 @@ std::string dump_json_lossy(const nlohmann::json& value, int indent = -1);
 
 // Text from a file as a message can show it: control characters escaped, and not longer than a line or so.
 std::string printable(std::string_view text);
+// The first `most` of several, for a message: "a, b and 3 more".
+std::string some_of(const std::vector<std::string>& several, std::size_t most);
 
 }  // namespace baleen

@@ -36,13 +36,10 @@ std::string without_prefix(const std::string& name) {
   return prefixed ? name.substr(dot + 1) : "";
 }
 
-// The first few of a list, for a message.
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t most = 4;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", printable(names[i]));
-  if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
-  return text;
+// The first few names of a list, for a message.
+std::string some_names(std::vector<std::string> names) {
+  for (std::string& name : names) name = printable(name);
+  return some_of(names, 4);
 }
 
 }  // namespace
@@ -62,7 +59,7 @@ std::string ModelWeights::unread(const fs::path& folder) {
       names.push_back(name);
   }
   std::ranges::sort(names);
-  return some_of(names);
+  return some_names(names);
 }
 
 ModelWeights::ModelWeights(const fs::path& folder) : folder_(folder) {
@@ -116,7 +113,7 @@ void ModelWeights::open_indexed(const fs::path& index) {
     if (files_[file_name]->find(name) == nullptr) missing.push_back(name + " in " + file_name);
   }
   if (!missing.empty())
-    throw Error(ExitCode::bad_data, "the index names tensors that are not there: " + some_of(missing), index.string(), again);
+    throw Error(ExitCode::bad_data, "the index names tensors that are not there: " + some_names(missing), index.string(), again);
 }
 
 void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
@@ -143,13 +140,13 @@ void ModelWeights::match(std::span<const WantedTensor> wanted, bool tied) {
   for (const auto& [name, place] : stored_)
     if (!used.contains(name) && !is_buffer(name) && !(tied && name == head)) others.push_back(name);
   if (!problems.empty())
-    throw Error(ExitCode::bad_data, "wrong tensors: " + some_of(problems), folder_.string(),
+    throw Error(ExitCode::bad_data, "wrong tensors: " + some_names(problems), folder_.string(),
                 "use the config.json that belongs to these weights");
   if (!missing.empty())
-    throw Error(ExitCode::bad_data, fmt::format("missing tensors: {}", some_of(missing)), folder_.string(),
+    throw Error(ExitCode::bad_data, fmt::format("missing tensors: {}", some_names(missing)), folder_.string(),
                 "use the config.json that belongs to these weights, or " + std::string(again));
   if (!others.empty())
-    throw Error(ExitCode::bad_data, fmt::format("tensors that the model does not have: {}", some_of(others)), folder_.string(),
+    throw Error(ExitCode::bad_data, fmt::format("tensors that the model does not have: {}", some_names(others)), folder_.string(),
                 "use the config.json that belongs to these weights");
   if (const auto stored_head = stored_.find(head); tied && stored_head != stored_.end() && !used.contains(head)) {
     const auto embedding = std::ranges::find_if(

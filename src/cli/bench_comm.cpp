@@ -23,9 +23,9 @@ void check_backend(const std::string& backend) {
   std::string why;
   if (nccl_version(why).empty())
     throw Error(ExitCode::bad_config, "backend 'nccl' cannot be used: " + why, "--backend", "install NCCL, or use --backend shm");
-  const GpuList gpus = list_gpus();
-  if (gpus.names.empty())
-    throw Error(ExitCode::bad_config, "backend 'nccl' connects GPUs, and there are none: " + gpus.why_none, "--backend",
+  const GpuList list = list_gpus();
+  if (list.gpus.empty())
+    throw Error(ExitCode::bad_config, "backend 'nccl' connects GPUs, and there are none: " + list.why_none, "--backend",
                 "use --backend shm");
 }
 
@@ -83,7 +83,7 @@ int run(const BenchCommArguments& arguments, const std::vector<std::string>& com
     std::unique_ptr<Device> gpu, cpu;  // outlive the communicator
     auto axis = world.create_communicator(all, "world");
     if (arguments.backend == "nccl") {
-      gpu = create_gpu_device(list_gpus().number_for(world.local_rank()));
+      gpu = create_gpu_device(list_gpus().of(world.local_rank()).number);
       axis = for_gpu_buffers(std::move(axis), *gpu, {"nccl", world.gpu_timeout(), !arguments.no_peer_copies});
     } else {
       cpu = create_cpu_device(world.shared_memory());  // the memory that training has

@@ -67,9 +67,9 @@ double all_reduce_bandwidth() {
 }
 
 // As many ranks of this machine as one would start: those there are, or a GPU's each, or a core's each.
-int ranks_to_bind(const RankEnvironment& ranks, const GpuList& gpus) {
+int ranks_to_bind(const RankEnvironment& ranks, const GpuList& list) {
   if (ranks.local_size > 1) return ranks.local_size;
-  return gpus.names.empty() ? available_cores() : static_cast<int>(gpus.names.size());
+  return list.gpus.empty() ? available_cores() : static_cast<int>(list.gpus.size());
 }
 
 }  // namespace
@@ -77,24 +77,26 @@ int ranks_to_bind(const RankEnvironment& ranks, const GpuList& gpus) {
 int run(const DoctorArguments& arguments) {
   std::vector<ParallelLayout> layouts;
   if (!arguments.layouts.empty()) layouts = parse_layouts(arguments.layouts);
-  const GpuList gpus = list_gpus();
+  const GpuList list = list_gpus();
+  std::vector<std::string> gpu_names;
+  for (const GpuList::Gpu& gpu : list.gpus) gpu_names.push_back(gpu.name);
   const RankEnvironment ranks = detect_ranks();
   std::string no_nccl;
   const std::string nccl = nccl_version(no_nccl);
   std::vector<std::string> backends{"shm", "tcp"};
   if (!mpi_library().empty()) backends.push_back("mpi");
-  if (!nccl.empty() && !gpus.names.empty()) backends.push_back("nccl");
-  const int local_ranks = ranks_to_bind(ranks, gpus);
-  const Binding binding = plan_binding(binding_request(ranks, local_ranks, 0, !gpus.names.empty()));
+  if (!nccl.empty() && !list.gpus.empty()) backends.push_back("nccl");
+  const int local_ranks = ranks_to_bind(ranks, list);
+  const Binding binding = plan_binding(binding_request(ranks, local_ranks, 0, !list.gpus.empty()));
   std::vector<std::string> cores;
-  for (const CoreList& list : binding.cores) cores.push_back(core_text(list));
+  for (const CoreList& each : binding.cores) cores.push_back(core_text(each));
   struct sysinfo memory{};
   sysinfo(&memory);
   ordered_json report = {{"processor", create_cpu_device()->description()},
                          {"cores", available_cores()},
                          {"memory_bytes", static_cast<std::uint64_t>(memory.totalram) * memory.mem_unit},
                          {"instructions", ops::instruction_set()},
-                         {"gpus", gpus.names},
+                         {"gpus", gpu_names},
                          {"launch",
                           {{"launcher", rank_source_name(ranks.source)},
                            {"rank", ranks.rank},
@@ -115,8 +117,8 @@ int run(const DoctorArguments& arguments) {
   fmt::print("processor     {} ({} cores usable, {})\n", report["processor"].get<std::string>(), report["cores"].get<int>(),
              report["instructions"].get<std::string>());
   fmt::print("memory        {:.1f} GB\n", static_cast<double>(report["memory_bytes"].get<std::uint64_t>()) / 1e9);
-  if (gpus.names.empty()) fmt::print("GPUs          none: {}\n", gpus.why_none);
-  for (std::size_t i = 0; i < gpus.names.size(); ++i) fmt::print("GPU {:<9} {}\n", gpus.numbers[i], gpus.names[i]);
+  if (list.gpus.empty()) fmt::print("GPUs          none: {}\n", list.why_none);
+  for (const GpuList::Gpu& gpu : list.gpus) fmt::print("GPU {:<9} {}\n", gpu.number, gpu.name);
   fmt::print("launch        {}, rank {} of {}, {} of {} on this machine\n", rank_source_name(ranks.source), ranks.rank, ranks.size,
              ranks.local_rank, ranks.local_size);
   fmt::print("cores         of {} ranks here: {}\n", local_ranks,

@@ -42,6 +42,14 @@ void check_own_ranks(const RankedCommand& command) {
                           max_shm_ranks, here));
 }
 
+// What srun promises a task counts; its parent, Slurm's own, may use cores that the job has not. Other launchers' parents are in the job.
+int share_of_cores(const RankEnvironment& environment, int local_ranks) {
+  const int own = available_cores();
+  if (environment.cores_per_rank > 0) return std::min(environment.cores_per_rank, own);
+  const bool others = environment.source != RankSource::single && environment.source != RankSource::baleen;
+  return baleen::share_of_cores(own, others && environment.source != RankSource::slurm ? available_cores(::getppid()) : 0, local_ranks);
+}
+
 }  // namespace
 
 int rank_count(const RankEnvironment& environment, int given, int fallback) {
@@ -69,23 +77,10 @@ BindingRequest binding_request(const RankEnvironment& environment, int local_ran
   request.threads = threads;
   request.launcher_may_bind = environment.source != RankSource::baleen && environment.source != RankSource::single;
   if (!gpu) return request;
-  const GpuList gpus = list_gpus();
-  for (int local = 0; local < local_ranks && !gpus.addresses.empty(); ++local)
-    request.gpus.push_back(gpus.addresses[static_cast<std::size_t>(local) % gpus.addresses.size()]);
+  const GpuList list = list_gpus();
+  for (int local = 0; local < local_ranks && !list.gpus.empty(); ++local) request.gpus.push_back(list.of(local).address);
   return request;
 }
-
-namespace {
-
-// What srun promises a task counts; its parent, Slurm's own, may use cores that the job has not. Other launchers' parents are in the job.
-int share_of_cores(const RankEnvironment& environment, int local_ranks) {
-  const int own = available_cores();
-  if (environment.cores_per_rank > 0) return std::min(environment.cores_per_rank, own);
-  const bool others = environment.source != RankSource::single && environment.source != RankSource::baleen;
-  return baleen::share_of_cores(own, others && environment.source != RankSource::slurm ? available_cores(::getppid()) : 0, local_ranks);
-}
-
-}  // namespace
 
 int run_on_ranks(const RankEnvironment& environment, const RankedCommand& command, const std::vector<std::string>& command_line,
                  const std::function<int(World&)>& body) {

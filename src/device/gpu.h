@@ -19,13 +19,16 @@ namespace baleen {
 void prepare_gpus();
 
 struct GpuList {
-  std::vector<std::string> names;      // of those that this build has kernels for; empty where none can be used
-  std::vector<int> numbers;            // of the same, the driver's, which create_gpu_device() takes
-  std::vector<std::string> addresses;  // of the same: where it sits on the PCI bus, such as "0000:1b:00.0"
-  std::string why_none;                // for people, when names is empty
+  struct Gpu {
+    std::string name;
+    int number = 0;       // the driver's, which create_gpu_device() takes
+    std::string address;  // where it sits on the PCI bus, such as "0000:1b:00.0"
+  };
+  std::vector<Gpu> gpus;  // those that this build has kernels for
+  std::string why_none;   // for people, when there are none
 
-  // Of the rank with this place on its machine; 0, which create_gpu_device() refuses, where there is none.
-  int number_for(int local_rank) const { return numbers.empty() ? 0 : numbers[static_cast<std::size_t>(local_rank) % numbers.size()]; }
+  // Of the rank with this place on its machine. There are some.
+  const Gpu& of(int local_rank) const { return gpus[static_cast<std::size_t>(local_rank) % gpus.size()]; }
 };
 // Never throws: a machine without a GPU or without its driver is no error.
 GpuList list_gpus();

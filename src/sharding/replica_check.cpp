@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/parallel_tasks.h"
 
 namespace baleen {
 namespace {
@@ -35,30 +35,18 @@ struct WeightHash {
 std::vector<WeightHash> hash_weights(const UnitStorage& storage) {
   std::vector<WeightHash> hashes;
   for (const ParameterId id : storage.parameters()) hashes.push_back({id, 0});
-  const auto count = static_cast<std::int64_t>(hashes.size());
-  std::mutex copies, failing;  // not `omp critical`, which no exception may leave
-  std::exception_ptr failure;
-#pragma omp parallel
-  {
-    std::vector<std::byte> memory;
-#pragma omp for schedule(dynamic)
-    for (std::int64_t i = 0; i < count; ++i) {
-      try {
-        WeightHash& each = hashes[static_cast<std::size_t>(i)];
-        const Tensor weight = storage.kept_weights(each.id);
-        Tensor readable;
-        {
-          const std::lock_guard lock(copies);
-          readable = storage.on_host(weight, memory);
-        }
-        each.hash = hash_bytes(readable.data(), readable.bytes());
-      } catch (...) {
-        const std::lock_guard lock(failing);
-        if (failure == nullptr) failure = std::current_exception();
-      }
+  std::mutex copies;
+  std::vector<std::vector<std::byte>> memories(static_cast<std::size_t>(omp_get_max_threads()));
+  parallel_tasks(static_cast<std::int64_t>(hashes.size()), [&](std::int64_t task, int thread) {
+    WeightHash& each = hashes[static_cast<std::size_t>(task)];
+    const Tensor weight = storage.kept_weights(each.id);
+    Tensor readable;
+    {
+      const std::lock_guard lock(copies);
+      readable = storage.on_host(weight, memories[static_cast<std::size_t>(thread)]);
     }
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
+    each.hash = hash_bytes(readable.data(), readable.bytes());
+  });
   return hashes;
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/parallel_tasks.h"
 #include "base/rng.h"
 #include "device/host_memory.h"
 #include "ops/elementwise.h"
@@ -257,35 +257,21 @@ void UnitStorage::fill(ParameterId id, const ReadValues& read) {
   const SliceRange all = kept(id);
   const auto pieces = static_cast<std::int64_t>((all.size() + piece - 1) / piece);
   weight_pool_.clear();
-  std::mutex copying, failing;  // not `omp critical`, which no exception may leave
-  std::exception_ptr failure;
-#pragma omp parallel
-  {
-    std::vector<float> memory;
-#pragma omp for schedule(dynamic)
-    for (std::int64_t i = 0; i < pieces; ++i) {
-      try {
-        const std::size_t begin = all.begin + static_cast<std::size_t>(i) * piece;
-        const SliceRange range{begin, std::min(begin + piece, all.end)};
-        float* values = values_in_place(id, range);
-        if (values == nullptr) {
-          memory.resize(piece);
-          values = memory.data();
-        }
-        read(range, values);
-        if (copies_ == nullptr) {
-          store_piece(id, range, values);
-        } else {
-          const std::lock_guard lock(copying);
-          store_piece(id, range, values);
-        }
-      } catch (...) {
-        const std::lock_guard lock(failing);
-        if (failure == nullptr) failure = std::current_exception();
-      }
+  std::mutex copying;
+  std::vector<std::vector<float>> memories(static_cast<std::size_t>(omp_get_max_threads()));
+  parallel_tasks(pieces, [&](std::int64_t task, int thread) {
+    const std::size_t begin = all.begin + static_cast<std::size_t>(task) * piece;
+    const SliceRange range{begin, std::min(begin + piece, all.end)};
+    float* values = values_in_place(id, range);
+    if (values == nullptr) {
+      std::vector<float>& memory = memories[static_cast<std::size_t>(thread)];
+      memory.resize(piece);
+      values = memory.data();
     }
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
+    read(range, values);
+    const auto one_at_a_time = copies_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(copying);
+    store_piece(id, range, values);
+  });
 }
 
 void UnitStorage::write(const Tensor& to, const float* values) {

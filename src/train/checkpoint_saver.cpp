@@ -6,12 +6,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <optional>
-#include <stop_token>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -22,7 +18,7 @@
 #include "checkpoint/writer.h"
 #include "comm/gather_texts.h"
 #include "device/host_memory.h"
-#include "launch/background_thread.h"
+#include "train/background.h"
 
 namespace baleen {
 namespace {
@@ -126,65 +122,6 @@ class Snapshot {
   std::vector<Part> parts_;
 };
 
-// Runs one body at a time on a thread of its own and keeps how it ended.
-class Background {
- public:
-  using Body = std::function<void(const std::stop_token&)>;
-  ~Background() {
-    if (!thread_.joinable()) return;
-    stop_.request_stop();
-    thread_.join();
-  }
-
-  void start(Body body) {
-    join();
-    done_ = false;
-    failure_.reset();
-    stop_ = std::stop_source();
-    thread_ = start_background("checkpoint", [this, body = std::move(body)] { run(body); });
-  }
-  // On the calling thread.
-  void run(const Body& body) {
-    std::optional<Error> failure;
-    try {
-      body(stop_.get_token());
-    } catch (const Error& error) {
-      failure = error;
-    } catch (const std::bad_alloc&) {
-      failure = Error(ExitCode::out_of_memory, "no memory to write a checkpoint");
-    } catch (const std::exception& error) {
-      failure = Error(ExitCode::check_failed, error.what());
-    }
-    const std::lock_guard lock(mutex_);
-    failure_ = std::move(failure);
-    done_ = true;
-    changed_.notify_all();
-  }
-  bool done() const {
-    const std::lock_guard lock(mutex_);
-    return done_;
-  }
-  std::optional<Error> failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-  void wait_for(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, limit, [&] { return done_; });
-  }
-  void join() {
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = true;
-  std::optional<Error> failure_;
-  std::stop_source stop_;
-  std::thread thread_;
-};
-
 }  // namespace
 
 std::uint64_t checkpoint_bytes(const DataGroup& group, const UnitStorage& units) {
@@ -224,7 +161,7 @@ class CheckpointSaver::Work {
       const auto copying = Clock::now();
       snapshot_->take();
       own_.copying = seconds_since(copying);
-      background_.start([this](const std::stop_token& stop) { write(stop); });
+      background_.start("checkpoint", [this](const std::stop_token& stop) { write(stop); });
     }
     own_.paused = seconds_since(begun);
   }
@@ -349,7 +286,7 @@ class CheckpointSaver::Work {
       checkpoint::prune_checkpoints(run_, keep_);
     };
     if (snapshot_ != nullptr)
-      background_.start(complete);
+      background_.start("checkpoint", complete);
     else
       background_.run(complete);
   }

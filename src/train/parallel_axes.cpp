@@ -136,7 +136,9 @@ std::shared_ptr<Device> create_training_device(const Config& config, World& worl
   if (config.training.device != "gpu") return create_cpu_device(world.size() > 1 ? world.shared_memory() : nullptr);
   // The host waits for a whole step, which may take longer than any wait for another rank.
   const std::chrono::milliseconds timeout(std::max<std::int64_t>(600'000, static_cast<std::int64_t>(config.comm.timeout_s * 1000)));
-  return create_gpu_device(list_gpus().number_for(world.local_rank()), {timeout, config.training.deterministic});
+  const GpuList list = list_gpus();
+  const int number = list.gpus.empty() ? 0 : list.of(world.local_rank()).number;  // without any it says why
+  return create_gpu_device(number, {timeout, config.training.deterministic});
 }
 
 EngineOptions training_engine_options(const Config& config, std::shared_ptr<Device> device) {

@@ -6,16 +6,14 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <future>
 #include <numbers>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/directory.h"
-#include "launch/background_thread.h"
 #include "ops/threads.h"
 #include "sharding/replica_check.h"
+#include "train/background.h"
 #include "train/evaluation.h"
 #include "train/export_model.h"
 #include "train/initial_weights.h"
@@ -168,30 +166,22 @@ void Trainer::export_if(bool due) {
   if (!config_.checkpoint.export_hf) return;
   watch_->begin_unlimited("exporting");
   const std::filesystem::path folder = run_ / "export";
-  std::future<void> exported;
-  struct Joined {
-    std::thread thread;
-    ~Joined() {
-      if (thread.joinable()) thread.join();
-    }
-  } exporting;
-  if (world_.rank() == 0 && due) {
-    std::packaged_task<void()> task([this, folder] {
+  const bool mine = world_.rank() == 0 && due;
+  Background exporting;
+  if (mine)
+    exporting.start("export", [this, folder](const std::stop_token&) {
       std::filesystem::remove_all(folder);  // of fewer steps
       export_model(run_, folder);
     });
-    exported = task.get_future();
-    exporting.thread = start_background("export", std::move(task));
-  }
   // Whoever left before would take rank 0 along, under mpirun; nobody waits for longer than this at a time.
   constexpr auto moment = std::chrono::milliseconds(100);
   for (std::int32_t busy = 1; busy != 0;) {
-    busy = exported.valid() && exported.wait_for(moment) != std::future_status::ready ? 1 : 0;
+    exporting.wait_for(moment);
+    busy = exporting.done() ? 0 : 1;
     axes_.everyone().all_reduce(&busy, &busy, 1, DType::i32, ReduceOp::max).wait();
   }
-  if (!exported.valid()) return;
-  exported.get();
-  log::info("exported to {}", folder.string());
+  if (const auto failure = exporting.failure()) throw *failure;
+  if (mine) log::info("exported to {}", folder.string());
 }
 
 template <class Row>

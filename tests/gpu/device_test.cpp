@@ -12,9 +12,9 @@ namespace {
 class GpuDevice : public OnBothDevices {};
 
 TEST(GpuAbsence, IsExplained) {
-  const GpuList gpus = list_gpus();
-  EXPECT_EQ(gpus.names.empty(), !gpus.why_none.empty());
-  EXPECT_EQ(gpu_available(), !gpus.names.empty());
+  const GpuList list = list_gpus();
+  EXPECT_EQ(list.gpus.empty(), !list.why_none.empty());
+  EXPECT_EQ(gpu_available(), !list.gpus.empty());
   try {
     create_gpu_device(1000);
     FAIL() << "there is no GPU 1000";

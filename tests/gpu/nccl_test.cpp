@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds patience{20'000};
 class Nccl : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const std::size_t gpus = list_gpus().names.size();
+    const std::size_t gpus = list_gpus().gpus.size();
     std::string why;
     if (gpus < static_cast<std::size_t>(GetParam())) GTEST_SKIP() << "this machine has " << gpus << " GPUs";
     if (nccl_version(why).empty()) GTEST_SKIP() << why;

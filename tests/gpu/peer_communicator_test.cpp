@@ -15,7 +15,7 @@ namespace {
 class PeerCopies : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const std::size_t gpus = list_gpus().names.size();
+    const std::size_t gpus = list_gpus().gpus.size();
     if (gpus < static_cast<std::size_t>(GetParam())) GTEST_SKIP() << "this machine has " << gpus << " GPUs";
   }
   static void expect_right(const char* program) {

@@ -97,7 +97,7 @@ class Side {
 class OnBothDevices : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const GpuList gpus = list_gpus(); gpus.names.empty()) GTEST_SKIP() << "no GPU: " << gpus.why_none;
+    if (const GpuList list = list_gpus(); list.gpus.empty()) GTEST_SKIP() << "no GPU: " << list.why_none;
     cpu = std::make_unique<Side>(create_cpu_device());
     gpu = std::make_unique<Side>(create_gpu_device(0));
   }

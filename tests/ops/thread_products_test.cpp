@@ -120,7 +120,7 @@ TEST(ThreadProducts, AnExceptionInATaskReachesTheCaller) {
   for (const int threads : {1, 2}) {
     const ThreadsScope scope(threads);
     const auto fail_one = [](std::int64_t task, int) { BALEEN_CHECK(task != 3, task); };
-    EXPECT_THROW(cpu::parallel_tasks(8, fail_one), Error) << threads;
+    EXPECT_THROW(parallel_tasks(8, fail_one), Error) << threads;
   }
 }
 

@@ -1,6 +1,5 @@
 #include "data/tokenizer/declared_tokens.h"
 
-#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -43,13 +42,11 @@ std::vector<DeclaredToken> declared_tokens(const std::map<std::string, std::stri
   return tokens;
 }
 
-std::string some_of(const std::vector<DeclaredToken>& tokens) {
-  constexpr std::size_t most = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(tokens.size(), most); ++i)
-    text += (i > 0 ? ", \"" : "\"") + printable(tokens[i].content) + "\" (" + std::to_string(tokens[i].id) + ", " + tokens[i].file + ")";
-  if (tokens.size() > most) text += " and " + std::to_string(tokens.size() - most) + " more";
-  return text;
+std::string some_tokens(const std::vector<DeclaredToken>& tokens) {
+  std::vector<std::string> texts;
+  for (const DeclaredToken& token : tokens)
+    texts.push_back("\"" + printable(token.content) + "\" (" + std::to_string(token.id) + ", " + token.file + ")");
+  return some_of(texts, 3);
 }
 
 }  // namespace baleen

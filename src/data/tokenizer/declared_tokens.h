@@ -19,6 +19,6 @@ struct DeclaredToken {
 std::vector<DeclaredToken> declared_tokens(const std::map<std::string, std::string>& files);
 
 // The first few, for a message: "<|user|>" (600, added_tokens.json) …
-std::string some_of(const std::vector<DeclaredToken>& tokens);
+std::string some_tokens(const std::vector<DeclaredToken>& tokens);
 
 }  // namespace baleen

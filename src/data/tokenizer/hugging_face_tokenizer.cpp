@@ -112,14 +112,14 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJson described, std::map<std
 void HuggingFaceTokenizer::check_declared(const TokenizerJson& described, const std::string& where) const {
   std::vector<DeclaredToken> missing;
   for (const DeclaredToken& token : declared_tokens(files_)) {
-    const bool added = std::ranges::any_of(described.added,
-                                           [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; });
-    const bool entry = std::ranges::any_of(described.vocabulary,
-                                           [&](const auto& other) { return other.second == token.id && other.first == token.content; });
-    if (!added && !entry) missing.push_back(token);
+    const auto entry = std::ranges::lower_bound(described.vocabulary, token.id, {}, [](const auto& other) { return other.second; });
+    if (entry != described.vocabulary.end() && entry->second == token.id && entry->first == token.content) continue;
+    if (std::ranges::none_of(described.added,
+                             [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; }))
+      missing.push_back(token);
   }
   if (!missing.empty())
-    throw Error(ExitCode::bad_data, "tokens that tokenizer.json does not have under these ids: " + some_of(missing), where,
+    throw Error(ExitCode::bad_data, "tokens that tokenizer.json does not have under these ids: " + some_tokens(missing), where,
                 "write the folder's tokenizer.json anew with AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers, or "
                 "give a copy of tokenizer.json without the other files");
 }

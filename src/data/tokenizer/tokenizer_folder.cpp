@@ -35,7 +35,7 @@ std::shared_ptr<const Tokenizer> load_sentence_piece(const fs::path& folder) {
         std::ranges::none_of(beyond, [&](const DeclaredToken& other) { return other.id == token.id; }))
       beyond.push_back(token);
   if (!beyond.empty())
-    throw Error(ExitCode::bad_data, "tokens that tokenizer.model does not have: " + some_of(beyond), folder.string(),
+    throw Error(ExitCode::bad_data, "tokens that tokenizer.model does not have: " + some_tokens(beyond), folder.string(),
                 "give tokenizer.model itself as the tokenizer (--tokenizer, data.tokenizer) to do without them");
   return tokenizer;
 }

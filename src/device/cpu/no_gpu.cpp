@@ -9,7 +9,7 @@ namespace baleen {
 void prepare_gpus() {}
 
 GpuList list_gpus() {
-  return {{}, {}, {}, "this build has no GPU support"};
+  return {{}, "this build has no GPU support"};
 }
 
 bool gpu_available() {

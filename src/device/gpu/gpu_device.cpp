@@ -304,19 +304,17 @@ GpuList list_gpus() {
       std::array<char, 32> address{};
       std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
                     properties.pciDeviceID);
-      list.names.emplace_back(properties.name);
-      list.numbers.push_back(index);
-      list.addresses.emplace_back(address.data());
+      list.gpus.push_back({properties.name, index, address.data()});
     } else {
       list.why_none = std::string("this build has no kernels for ") + properties.name + " (" + gpu_instruction_set(properties) + ")";
     }
   }
-  if (!list.names.empty()) list.why_none.clear();
+  if (!list.gpus.empty()) list.why_none.clear();
   return list;
 }
 
 bool gpu_available() {
-  return !list_gpus().names.empty();
+  return !list_gpus().gpus.empty();
 }
 
 bool is_gpu_memory(const void* pointer) {

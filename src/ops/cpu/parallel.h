@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
+
+#include "base/parallel_tasks.h"
 
 namespace baleen::ops::cpu {
 
@@ -41,27 +42,6 @@ class OneThread {
  private:
   int before_;
 };
-
-// Calls body(task, thread) for each task in [0, tasks), the next one to whichever thread is free: for tasks of unequal cost whose results
-// do not depend on who computes them. The first exception of one is thrown when all have ended.
-template <class Body>
-void parallel_tasks(std::int64_t tasks, Body&& body) {
-  if (tasks <= 1 || omp_get_max_threads() == 1) {
-    for (std::int64_t task = 0; task < tasks; ++task) body(task, 0);
-    return;
-  }
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    try {
-      body(task, omp_get_thread_num());
-    } catch (...) {
-#pragma omp critical(baleen_parallel_tasks)
-      if (failure == nullptr) failure = std::current_exception();
-    }
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
-}
 
 // Rows of `columns` elements that one thread should have at least: about 8,192 elements.
 inline std::int64_t worthwhile_rows(std::int64_t columns) {
