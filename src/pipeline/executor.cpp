@@ -17,20 +17,19 @@ double PipelineTimes::bubble_fraction() const {
   return span > 0 ? 1 - std::chrono::duration<double>(busy).count() / span : 0.0;
 }
 
-StageClocks stage_clocks(Communicator& stages) {
+bool one_clock(Communicator& stages) {
   const std::uint64_t machine = machine_identity();
   std::array<std::uint64_t, 2> bounds{machine, ~machine};
   stages.all_reduce(bounds.data(), bounds.data(), bounds.size(), DType::u64, ReduceOp::max).wait();
-  return bounds[0] == ~bounds[1] ? StageClocks::one : StageClocks::several;
+  return bounds[0] == ~bounds[1];
 }
 
-double bubble_fraction(Communicator& stages, const PipelineTimes& times, StageClocks clocks) {
-  PipelineClock::time_point origin{};
-  if (clocks == StageClocks::several) {
-    constexpr auto before = std::chrono::hours(1);  // no step lasts longer: what follows is positive
-    stages.barrier().wait();
-    origin = PipelineClock::now() - before;
-  }
+PipelineClock::time_point common_moment(Communicator& stages) {
+  stages.barrier().wait();
+  return PipelineClock::now() - std::chrono::hours(1);
+}
+
+double bubble_fraction(Communicator& stages, const PipelineTimes& times, PipelineClock::time_point origin) {
   const auto nanoseconds = [](PipelineClock::duration duration) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
   };

@@ -57,12 +57,14 @@ struct PipelineTimes {
   std::chrono::nanoseconds busy{0};
   double bubble_fraction() const;  // the idle share of the span, 0 where nothing ran
 };
-// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any). Collective over `stages`; waits for the result.
-// Where they have several clocks, times are taken from a barrier on, whose ends are as far apart as a message takes.
-enum class StageClocks { one, several };
-double bubble_fraction(Communicator& stages, const PipelineTimes& times, StageClocks clocks);
-// one, where all stages are on one machine. Collective.
-StageClocks stage_clocks(Communicator& stages);
+// Whether the stages share a machine, and so a clock. Collective.
+bool one_clock(Communicator& stages);
+// The same moment by the clock of each stage, earlier than what an hour has brought: where a barrier ends, as far apart as a message takes.
+// Collective.
+PipelineClock::time_point common_moment(Communicator& stages);
+// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any), times counted from `origin`: what all stages'
+// clocks begin with, or this stage's common_moment(). Collective over `stages`; waits for the result.
+double bubble_fraction(Communicator& stages, const PipelineTimes& times, PipelineClock::time_point origin = {});
 
 // What travels between two chunks, the same for every micro-batch.
 struct BoundaryShape {

@@ -68,7 +68,7 @@ Engine::Engine(const EngineOptions& options, const EngineGroups& groups)
       work_(options.model, layers_, groups.place, units_, sharding_, tensor_, ring_ ? &*ring_ : nullptr, context_,
             {options.recompute, options.head_chunks}) {
   if (options.threads > 0) ops::set_threads(options.threads);
-  if (groups.stages != nullptr) stage_clocks_ = stage_clocks(*groups.stages);
+  if (groups.stages != nullptr) one_clock_ = one_clock(*groups.stages);
   sharding_.waits().set_overlap(options.overlap);
   if (layers_.front().embedding) {
     const ParameterDescription& table = units_.parameter(units_.find(family_of(options.model).embedding_table));
@@ -231,7 +231,8 @@ double Engine::loss(const HostBatch& batch, std::int64_t micro_steps) {
 
 double Engine::bubble_fraction(int runs_ago) const {
   if (groups_.stages == nullptr || last_ == nullptr) return 0;
-  return baleen::bubble_fraction(*groups_.stages, last_->times(runs_ago), stage_clocks_);
+  return baleen::bubble_fraction(*groups_.stages, last_->times(runs_ago),
+                                 one_clock_ ? PipelineClock::time_point() : common_moment(*groups_.stages));
 }
 
 }  // namespace baleen

@@ -138,7 +138,7 @@ class Engine {
 
   EngineOptions options_;
   EngineGroups groups_;
-  StageClocks stage_clocks_ = StageClocks::one;
+  bool one_clock_ = true;  // of the stages
   std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<StageLayers> layers_;  // by chunk of this rank

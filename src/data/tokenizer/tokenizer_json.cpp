@@ -1,9 +1,9 @@
 #include "data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -198,22 +198,22 @@ class Parser {
   }
 
   void check_added() const {
-    std::map<std::string_view, std::int32_t> vocabulary_ids, added_ids;
-    std::map<std::int32_t, std::string_view> vocabulary_texts, added_texts;
-    for (const auto& [entry, number] : out_.vocabulary) {
-      vocabulary_ids.emplace(entry, number);
-      vocabulary_texts.emplace(number, entry);
-    }
+    std::unordered_map<std::string_view, std::int32_t> ids;
+    std::unordered_map<std::int32_t, std::string_view> texts;
     const auto quoted = [](std::string_view content) { return "\"" + printable(content) + "\""; };
     for (const AddedToken& token : out_.added) {
       const std::string name = "the added token " + quoted(token.content);
-      if (!added_ids.emplace(token.content, token.id).second) malformed(name + " is there twice");
-      if (const auto [other, inserted] = added_texts.emplace(token.id, token.content); !inserted)
+      if (!ids.emplace(token.content, token.id).second) malformed(name + " is there twice");
+      if (const auto [other, inserted] = texts.emplace(token.id, token.content); !inserted)
         malformed(name + " has the id " + std::to_string(token.id) + " of the added token " + quoted(other->second));
-      if (const auto found = vocabulary_ids.find(token.content); found != vocabulary_ids.end() && found->second != token.id)
-        malformed(name + " has the id " + std::to_string(token.id) + ", and " + std::to_string(found->second) + " in the vocabulary");
-      if (const auto found = vocabulary_texts.find(token.id); found != vocabulary_texts.end() && found->second != token.content)
-        malformed(name + " has the id " + std::to_string(token.id) + ", which the vocabulary gives to " + quoted(found->second));
+    }
+    for (const auto& [entry, number] : out_.vocabulary) {
+      if (const auto found = ids.find(entry); found != ids.end() && found->second != number)
+        malformed("the added token " + quoted(entry) + " has the id " + std::to_string(found->second) + ", and " + std::to_string(number) +
+                  " in the vocabulary");
+      if (const auto found = texts.find(number); found != texts.end() && found->second != entry)
+        malformed("the added token " + quoted(found->second) + " has the id " + std::to_string(number) +
+                  ", which the vocabulary gives to " + quoted(entry));
     }
   }
 
