@@ -59,11 +59,10 @@ struct PipelineTimes {
 };
 // Whether the stages share a machine, and so a clock. Collective.
 bool one_clock(Communicator& stages);
-// The same moment by the clock of each stage, earlier than what an hour has brought: where a barrier ends, as far apart as a message takes.
-// Collective.
+// One moment by the clock of each stage, an hour before a barrier ends there, which is about when it ends elsewhere. Collective.
 PipelineClock::time_point common_moment(Communicator& stages);
-// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any), times counted from `origin`: what all stages'
-// clocks begin with, or this stage's common_moment(). Collective over `stages`; waits for the result.
+// Over all stages: 1 - Σ busy / (p · span from the first begin to the last end of any), times counted from `origin`: nothing where all
+// have one_clock(), else this stage's common_moment(). Collective over `stages`; waits for the result.
 double bubble_fraction(Communicator& stages, const PipelineTimes& times, PipelineClock::time_point origin = {});
 
 // What travels between two chunks, the same for every micro-batch.
