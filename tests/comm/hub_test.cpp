@@ -80,10 +80,11 @@ TEST_F(HubTest, AMessagesLengthFollowsFromItsOperation) {
   EXPECT_TRUE(is_shown_out(header));
 }
 
+// Longer than a vector can be: of what memory lacks, a sanitizer makes an error of its own.
 TEST_F(HubTest, AMessageLongerThanMemoryEndsTheConnection) {
   Header header;
-  header.tag = tag_of(OperationKind::send, std::uint64_t{1} << 60);
-  header.bytes = std::uint64_t{1} << 62;
+  header.tag = tag_of(OperationKind::send, std::uint64_t{1} << 61);
+  header.bytes = std::uint64_t{1} << 63;
   EXPECT_TRUE(is_shown_out(header));
 }
 
